@@ -1,7 +1,11 @@
-/* The parsed model configuration and the layer plan computed from it. Plain data, filled once by model_config_load
- * or model_config_parse and read-only afterwards, so any thread may read it. Both layouts are accepted: the hub's
- * config.json (architectures, text_config) and the flat inference/config.json. Every value the forward pass does not
- * know how to honour is refused with a sentence; nothing is silently ignored that would change a result. */
+/* The parsed model configuration and the layer plan computed from it. Plain data, filled once by
+ * model_config_load
+ * or model_config_parse and read-only afterwards, so any thread may read it. Both layouts are
+ * accepted: the hub's
+ * config.json (architectures, text_config) and the flat inference/config.json. Every value the
+ * forward pass does not
+ * know how to honour is refused with a sentence; nothing is silently ignored that would change a
+ * result. */
 #ifndef TANDEM_ENGINE_MODEL_CONFIG_H
 #define TANDEM_ENGINE_MODEL_CONFIG_H
 
@@ -31,7 +35,8 @@ typedef enum layer_mode {
     LAYER_REUSE    /* takes KV and selection of earlier layers */
 } layer_mode;
 
-/* What one block does. Indices named i_x count among the layers that have x (-1: this layer has none). */
+/* What one block does. Indices named i_x count among the layers that have x (-1: this layer has
+ * none). */
 typedef struct layer_plan {
     layer_mode mode;
     int ratio;             /* 0, 1 or 2 */
@@ -99,23 +104,28 @@ typedef struct model_config {
     layer_plan layers[MODEL_MAX_LAYERS];
 } model_config;
 
-/* Reads DIR/config.json (or DIR/inference_config.json when there is none). ERR_NOT_FOUND, ERR_FORMAT (names the key,
+/* Reads DIR/config.json (or DIR/inference_config.json when there is none). ERR_NOT_FOUND,
+ * ERR_FORMAT (names the key,
  * the value and what was expected) or ERR_UNSUPPORTED (another architecture). */
 int model_config_load(const char *dir, model_config *out, err *e);
 /* Same from text already in memory. */
 int model_config_parse(const char *text, size_t len, model_config *out, err *e);
-/* Whether the tokenizer of n_tokens entries fits: ERR_MISMATCH with both numbers when it has ids the embedding lacks. */
+/* Whether the tokenizer of n_tokens entries fits: ERR_MISMATCH with both numbers when it has ids
+ * the embedding lacks. */
 int model_config_check_vocab(const model_config *c, int n_tokens, err *e);
-/* Packed bytes of one stored row of n values: window (E4M3, scale per 32), compressed (E2M1, E4M3 scale per 16),
+/* Packed bytes of one stored row of n values: window (E4M3, scale per 32), compressed (E2M1, E4M3
+ * scale per 16),
  * index key (E2M1, UE8M0 scale per 32). */
 size_t model_window_row_bytes(int n);
 size_t model_compressed_row_bytes(int n);
 size_t model_key_row_bytes(int n);
-/* True when every split of model.md 15 falls on whole heads, groups and (for EXL3) 128-blocks for this world size;
+/* True when every split of model.md 15 falls on whole heads, groups and (for EXL3) 128-blocks for
+ * this world size;
  * else ERR_UNSUPPORTED with the dimension that does not divide. */
 int model_config_check_world(const model_config *c, int world, err *e);
 
-/* Numpy's default_rng(seed).integers(0, bound) for n draws (PCG64 seeded by SeedSequence); bound above 2^32. */
+/* Numpy's default_rng(seed).integers(0, bound) for n draws (PCG64 seeded by SeedSequence); bound
+ * above 2^32. */
 void engram_numpy_integers(uint64_t seed, uint64_t bound, int n, uint64_t *out);
 
 #endif

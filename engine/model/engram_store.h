@@ -1,10 +1,15 @@
-/* Where Engram rows come from. A store answers reads of whole records (d E4M3 values followed by d/32 UE8M0 scales) by
- * row number; reads are requested before the step needs them and waited for with a deadline, so a store on disk overlaps
- * with computing. The table of functions lets the in-memory store (tables inside the checkpoint) and the io_uring store
+/* Where Engram rows come from. A store answers reads of whole records (d E4M3 values followed by
+ * d/32 UE8M0 scales) by
+ * row number; reads are requested before the step needs them and waited for with a deadline, so a
+ * store on disk overlaps
+ * with computing. The table of functions lets the in-memory store (tables inside the checkpoint)
+ * and the io_uring store
  * (repacked tables of any size) stand behind the same calls.
  *
- * Threads: begin, wait and hint are called by the step thread only; a store may use threads of its own inside.
- * A ticket is one outstanding request; at most ENGRAM_MAX_TICKETS at a time. The destination of a request is borrowed
+ * Threads: begin, wait and hint are called by the step thread only; a store may use threads of its
+ * own inside.
+ * A ticket is one outstanding request; at most ENGRAM_MAX_TICKETS at a time. The destination of a
+ * request is borrowed
  * until its wait returned. Nothing allocates after open. */
 #ifndef TANDEM_ENGINE_MODEL_ENGRAM_STORE_H
 #define TANDEM_ENGINE_MODEL_ENGRAM_STORE_H
@@ -26,12 +31,15 @@ typedef struct engram_store_stats {
 } engram_store_stats;
 
 typedef struct engram_store_ops {
-    /* Starts reading n records of table i_table into out [n][record_bytes]; *ticket >= 0. ERR_BUSY: too many open. */
+    /* Starts reading n records of table i_table into out [n][record_bytes]; *ticket >= 0.
+     * ERR_BUSY: too many open. */
     int (*begin)(engram_store *s, int i_table, const int64_t *rows, int n, uint8_t *out,
                  int *ticket, err *e);
-    /* Waits until the request is complete; deadline_ns is on clock_mono_ns. ERR_TIMEOUT, ERR_IO (names the table). */
+    /* Waits until the request is complete; deadline_ns is on clock_mono_ns. ERR_TIMEOUT, ERR_IO
+     * (names the table). */
     int (*wait)(engram_store *s, int ticket, uint64_t deadline_ns, err *e);
-    /* These records will probably be asked for soon (drafted tokens). Never blocks, may do nothing. */
+    /* These records will probably be asked for soon (drafted tokens). Never blocks, may do
+     * nothing. */
     void (*hint)(engram_store *s, int i_table, const int64_t *rows, int n);
     void (*stats)(const engram_store *s, engram_store_stats *out);
     void (*close)(engram_store *s);
@@ -48,7 +56,8 @@ static inline size_t engram_record_bytes(int d) {
     return (size_t)d + (size_t)((d + ENGRAM_SCALE_BLOCK - 1) / ENGRAM_SCALE_BLOCK);
 }
 
-/* One table in memory (borrowed, e.g. a mapped checkpoint): values [n_rows][d] E4M3, scales [n_rows][d/32] UE8M0. */
+/* One table in memory (borrowed, e.g. a mapped checkpoint): values [n_rows][d] E4M3, scales
+ * [n_rows][d/32] UE8M0. */
 typedef struct engram_table {
     const uint8_t *values;
     const uint8_t *scales;

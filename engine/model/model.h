@@ -1,17 +1,26 @@
-/* One loaded model (one rank) and the state of its streams: the forward pass over a batch plan, drafting, paged KV.
+/* One loaded model (one rank) and the state of its streams: the forward pass over a batch plan,
+ * drafting, paged KV.
  *
- * Threads: everything below belongs to one thread, the step thread, except model_info, model_memory and
+ * Threads: everything below belongs to one thread, the step thread, except model_info,
+ * model_memory and
  * model_config_of, which any thread may call. The model has its own worker pool inside.
  *
- * Words. A *slot* is the private state of one stream: length, window rings, compressor tails, look-back tokens, draft
- * rings. A *page* holds page_tokens positions of every kv-source layer's packed compressed rows and index keys; pages
- * belong to the caller (engine/run), who shares them between slots and cached prefixes and tells a slot which pages it
- * reads and writes. A page is written only by steps of slots that list it at positions not yet computed.
+ * Words. A *slot* is the private state of one stream: length, window rings, compressor tails,
+ * look-back tokens, draft
+ * rings. A *page* holds page_tokens positions of every kv-source layer's packed compressed rows
+ * and index keys; pages
+ * belong to the caller (engine/run), who shares them between slots and cached prefixes and tells a
+ * slot which pages it
+ * reads and writes. A page is written only by steps of slots that list it at positions not yet
+ * computed.
  * A *step* is one forward over rows of several slots mixed in one pass.
  *
- * Promises. The result of a row depends only on the tokens of its stream up to it, bit for bit: not on the other rows
- * of the step, the chunking, the number of threads or the kind of span. Ranks of one world hold equal bits. Nothing
- * allocates after model_open. A step that fails with ERR_ARG, ERR_FULL changed nothing; after any other error the
+ * Promises. The result of a row depends only on the tokens of its stream up to it, bit for bit:
+ * not on the other rows
+ * of the step, the chunking, the number of threads or the kind of span. Ranks of one world hold
+ * equal bits. Nothing
+ * allocates after model_open. A step that fails with ERR_ARG, ERR_FULL changed nothing; after any
+ * other error the
  * slots of the plan are undefined (reset or load them), the others are untouched. */
 #ifndef TANDEM_ENGINE_MODEL_MODEL_H
 #define TANDEM_ENGINE_MODEL_MODEL_H
@@ -48,10 +57,12 @@ typedef struct model_options {
     bool without_drafts;        /* do not load the draft stages, keep no draft state */
     engram_store *store;        /* borrowed; NULL: tables of the checkpoint, in memory */
     int engram_timeout_ms;      /* 0: 5000 */
-    const int32_t *token_class; /* [n_vocab] Engram classes, copied; NULL: derived from DIR/tokenizer.json */
+    const int32_t *token_class; /* [n_vocab] Engram classes, copied; NULL: derived from
+                                 * DIR/tokenizer.json */
     /* For tests only. */
     model_rounding rounding;
-    bool has_exact_kv;          /* keep KV in float32, no fake quantization: slower, larger, not the product */
+    bool has_exact_kv;          /* keep KV in float32, no fake quantization: slower, larger, not
+                                 * the product */
     bool has_float_exl3;        /* fp32 decode form of EXL3 linears instead of the integer form */
 } model_options;
 
@@ -83,7 +94,8 @@ typedef struct model_info {
 
 /* Bytes model_open would take with these options, from the config and the file headers only. */
 int model_memory(const model_options *options, model_memory_plan *out, err *e);
-/* Loads the weights of this rank and allocates everything. ERR_NOT_FOUND, ERR_FORMAT, ERR_MISMATCH, ERR_UNSUPPORTED,
+/* Loads the weights of this rank and allocates everything. ERR_NOT_FOUND, ERR_FORMAT,
+ * ERR_MISMATCH, ERR_UNSUPPORTED,
  * ERR_MEMORY: the sentence names file, tensor or number and the remedy. *out is NULL on error. */
 int model_open(const model_options *options, model **out, err *e);
 void model_close(model *m);
@@ -92,7 +104,8 @@ void model_get_info(const model *m, model_info *out);
 /* ---- steps ---- */
 
 typedef enum plan_logits { PLAN_LOGITS_NONE, PLAN_LOGITS_LAST, PLAN_LOGITS_ALL } plan_logits;
-/* Only bookkeeping differs: rows of PROMPT and DECODE are final; rows of VERIFY become final by model_commit. */
+/* Only bookkeeping differs: rows of PROMPT and DECODE are final; rows of VERIFY become final by
+ * model_commit. */
 typedef enum plan_kind { PLAN_PROMPT, PLAN_DECODE, PLAN_VERIFY } plan_kind;
 
 typedef struct plan_span {
@@ -118,16 +131,19 @@ typedef enum step_part {
 typedef struct step_result {
     int32_t n_rows;
     int32_t n_logit_rows;
-    const float *logits;        /* [n_logit_rows][n_vocab], the model's, valid until the next step or draft */
+    const float *logits;        /* [n_logit_rows][n_vocab], the model's, valid until the next step
+                                 * or draft */
     const int32_t *first_logit; /* [n_spans] first logit row of a span; -1: none */
-    const uint8_t *is_finite;   /* [n_logit_rows] 0: this row holds a NaN or infinity, drop its stream */
+    const uint8_t *is_finite;   /* [n_logit_rows] 0: this row holds a NaN or infinity, drop its
+                                 * stream */
     uint64_t part_ns[STEP_N_PARTS]; /* EXCHANGE is also contained in the others */
     uint64_t total_ns;
 } step_result;
 
 /* Starts the Engram reads of a coming plan; optional, model_step does it itself. Never blocks. */
 void model_prefetch(model *m, const batch_plan *plan);
-/* One forward. ERR_ARG names the span and the reason (position, page missing, token id out of range, too many rows). */
+/* One forward. ERR_ARG names the span and the reason (position, page missing, token id out of
+ * range, too many rows). */
 int model_step(model *m, const batch_plan *plan, step_result *out, err *e);
 
 /* ---- slots ---- */
@@ -135,18 +151,24 @@ int model_step(model *m, const batch_plan *plan, step_result *out, err *e);
 /* Empties a slot: length 0, no pages. */
 void model_slot_reset(model *m, int slot);
 int64_t model_slot_len(const model *m, int slot);
-/* pages[i] holds positions i * page_tokens ..; copied. n * page_tokens bounds what a step may reach. Pages that hold
- * computed positions must keep their content; replacing one by a copy of itself is allowed between steps. */
+/* pages[i] holds positions i * page_tokens ..; copied. n * page_tokens bounds what a step may
+ * reach. Pages that hold
+ * computed positions must keep their content; replacing one by a copy of itself is allowed between
+ * steps. */
 int model_slot_pages(model *m, int slot, const int32_t *pages, int n, err *e);
-/* Makes the first new_len positions final after a verify span and drops the rest (rollback). new_len between the
- * length before that span and the current length; feeds the draft rings at the next step or draft. */
+/* Makes the first new_len positions final after a verify span and drops the rest (rollback).
+ * new_len between the
+ * length before that span and the current length; feeds the draft rings at the next step or draft.
+ * */
 int model_commit(model *m, int slot, int64_t new_len, err *e);
-/* Goes back to new_len: 0, or at most max_rollback below the current length and never below a loaded snapshot's
+/* Goes back to new_len: 0, or at most max_rollback below the current length and never below a
+ * loaded snapshot's
  * length. Pages keep stale rows beyond; they are overwritten later. */
 int model_slot_truncate(model *m, int slot, int64_t new_len, err *e);
 /* Copies the private state (not the pages) at the current length; same model only. */
 int model_slot_copy(model *m, int dst, int src, err *e);
-/* Snapshot of the private state at the current length into blob [snapshot_bytes], and back into a reset slot. The
+/* Snapshot of the private state at the current length into blob [snapshot_bytes], and back into a
+ * reset slot. The
  * pages of the same positions are saved by the caller. A blob of another layout: ERR_MISMATCH. */
 int model_slot_save(model *m, int slot, void *blob, size_t size, err *e);
 int model_slot_load(model *m, int slot, const void *blob, size_t size, err *e);
@@ -160,19 +182,22 @@ int model_page_copy(model *m, int dst, int src, err *e);
 
 /* ---- drafts (DSpark) ---- */
 
-/* Picks a drafted token from logits [n_vocab] for request i; position is the drafted token's own. */
+/* Picks a drafted token from logits [n_vocab] for request i; position is the drafted token's own.
+ * */
 typedef int32_t (*draft_pick)(void *user, int i_request, int64_t position, const float *logits,
                               int n_vocab);
 
 typedef struct draft_request {
     int32_t slot;
-    int32_t token;              /* newest chosen token, not yet stepped; its position is the slot's length */
+    int32_t token;              /* newest chosen token, not yet stepped; its position is the slot's
+                                 * length */
 } draft_request;
 
 typedef struct draft_result {
     int32_t n_requests, block;
     const int32_t *tokens;      /* [n_requests][block] */
-    const float *confidence;    /* [n_requests][block] logit that row i is kept if the earlier ones are */
+    const float *confidence;    /* [n_requests][block] logit that row i is kept if the earlier ones
+                                 * are */
     uint64_t total_ns;
 } draft_result;
 
@@ -190,14 +215,17 @@ typedef struct tap_data {
     tap_type type;
     int n_rows, n_cols;         /* rows of the step in plan order */
     size_t stride;              /* elements between rows */
-    void *data;                 /* host copy; a change is written back before the next operator (negative controls) */
+    void *data;                 /* host copy; a change is written back before the next operator
+                                 * (negative controls) */
 } tap_data;
 typedef void (*model_tap)(void *user, const tap_data *t);
-/* Calls tap with intermediate values during steps and drafts; NULL switches it off (no cost then). */
+/* Calls tap with intermediate values during steps and drafts; NULL switches it off (no cost then).
+ * */
 void model_set_tap(model *m, model_tap tap, void *user);
 
 typedef enum model_rows { MODEL_ROWS_WINDOW, MODEL_ROWS_COMPRESSED, MODEL_ROWS_KEYS } model_rows;
-/* Decodes stored rows [first, first + n) of a layer to float: window rows by position, others by compressed position. */
+/* Decodes stored rows [first, first + n) of a layer to float: window rows by position, others by
+ * compressed position. */
 int model_read_rows(model *m, int slot, model_rows what, int layer, int64_t first, int n,
                     float *out, err *e);
 
