@@ -14,10 +14,10 @@
 /* A module. The matrix borrows from the mapped set, or from the owned vectors when the file keeps
  * legacy sign fields or a float bias. */
 typedef struct exl3_module {
-    exl3_matrix matrix;          /* pointers are NULL when the set is not mapped */
+    exl3_matrix matrix; /* pointers are NULL when the set is not mapped */
     const st_tensor *trellis;
-    const st_tensor *suh, *svh;  /* or the legacy su, sv */
-    const st_tensor *bias;       /* NULL: none */
+    const st_tensor *suh, *svh; /* or the legacy su, sv */
+    const st_tensor *bias;      /* NULL: none */
     uint16_t *owned_suh, *owned_svh, *owned_bias;
 } exl3_module;
 

@@ -23,7 +23,8 @@ bool header_scan_fail(header_scan *s, const char *wrong) {
 }
 
 int header_scan_peek(header_scan *s) {
-    while (s->at < s->end && (*s->at == ' ' || *s->at == '\t' || *s->at == '\n' || *s->at == '\r')) {
+    while (
+        s->at < s->end && (*s->at == ' ' || *s->at == '\t' || *s->at == '\n' || *s->at == '\r')) {
         s->at++;
     }
     return s->at < s->end ? (unsigned char)*s->at : -1;
@@ -32,10 +33,14 @@ int header_scan_peek(header_scan *s) {
 bool header_scan_take(header_scan *s, char c) {
     if (header_scan_peek(s) != (unsigned char)c) {
         switch (c) {
-        case '{': return header_scan_fail(s, "an object was expected");
-        case '[': return header_scan_fail(s, "a list was expected");
-        case ':': return header_scan_fail(s, "a colon was expected");
-        default: return header_scan_fail(s, "unexpected text");
+        case '{':
+            return header_scan_fail(s, "an object was expected");
+        case '[':
+            return header_scan_fail(s, "a list was expected");
+        case ':':
+            return header_scan_fail(s, "a colon was expected");
+        default:
+            return header_scan_fail(s, "unexpected text");
         }
     }
     s->at++;
@@ -145,7 +150,8 @@ bool header_scan_u64(header_scan *s, uint64_t *out) {
         v = v * 10 + d;
         s->at++;
     }
-    if (*first == '0' && s->at - first > 1) return header_scan_fail(s, "a number has a leading zero");
+    if (*first == '0' && s->at - first > 1)
+        return header_scan_fail(s, "a number has a leading zero");
     if (s->at < s->end && (*s->at == '.' || *s->at == 'e' || *s->at == 'E')) {
         return header_scan_fail(s, "a whole number was expected, not a fraction");
     }
@@ -170,7 +176,8 @@ static bool skip_string(header_scan *s) {
 /* Skips a number, true, false or null; what it spells is not checked beyond its bytes. */
 static bool skip_word(header_scan *s) {
     const char *first = s->at;
-    while (s->at < s->end && strchr("+-.0123456789abcdefghijklmnopqrstuvwxyzE", *s->at) != NULL && *s->at != '\0') {
+    while (s->at < s->end && strchr("+-.0123456789abcdefghijklmnopqrstuvwxyzE", *s->at) != NULL &&
+           *s->at != '\0') {
         s->at++;
     }
     return s->at > first || header_scan_fail(s, "a value was expected");

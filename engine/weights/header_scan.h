@@ -10,7 +10,7 @@
 enum { HEADER_SCAN_MAX_DEPTH = 32 };
 
 typedef struct header_scan {
-    const char *at;    /* next byte; borrowed text */
+    const char *at; /* next byte; borrowed text */
     const char *end;
     const char *start;
     const char *wrong; /* first fault in words, NULL while all is well */

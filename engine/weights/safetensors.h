@@ -18,7 +18,22 @@ enum { ST_MAX_DIMS = 8, ST_MAX_FILES = 4096 };
 #define ST_MAX_HEADER_BYTES ((uint64_t)100 << 20)
 
 typedef enum st_dtype {
-    ST_BOOL, ST_U8, ST_I8, ST_F8_E4M3, ST_F8_E5M2, ST_F8_E8M0, ST_I16, ST_U16, ST_F16, ST_BF16, ST_I32, ST_U32, ST_F32, ST_I64, ST_U64, ST_F64,
+    ST_BOOL,
+    ST_U8,
+    ST_I8,
+    ST_F8_E4M3,
+    ST_F8_E5M2,
+    ST_F8_E8M0,
+    ST_I16,
+    ST_U16,
+    ST_F16,
+    ST_BF16,
+    ST_I32,
+    ST_U32,
+    ST_F32,
+    ST_I64,
+    ST_U64,
+    ST_F64,
     ST_N_DTYPES
 } st_dtype;
 
@@ -30,11 +45,11 @@ typedef enum st_mode {
 typedef struct st_tensor {
     const char *name;
     st_dtype dtype;
-    int n_dims;               /* 0: a scalar */
+    int n_dims; /* 0: a scalar */
     uint64_t dims[ST_MAX_DIMS];
-    uint64_t offset;          /* first byte in the file */
+    uint64_t offset; /* first byte in the file */
     uint64_t bytes;
-    const void *data;         /* mapped bytes or NULL, see st_mode; a valid pointer also when bytes is 0 */
+    const void *data; /* mapped bytes or NULL, see st_mode; a valid pointer also when bytes is 0 */
     int i_file;
 } st_tensor;
 
@@ -82,7 +97,8 @@ st_writer *st_writer_new(const char *path);
 /* Gives up: removes the temporary file. Also frees a finished writer. NULL is fine. */
 void st_writer_free(st_writer *w);
 /* Declares a tensor and returns its number (>= 0) or a negative code. */
-int st_writer_add(st_writer *w, const char *name, st_dtype dtype, int n_dims, const uint64_t *dims, err *e);
+int st_writer_add(
+    st_writer *w, const char *name, st_dtype dtype, int n_dims, const uint64_t *dims, err *e);
 /* Adds a __metadata__ pair. */
 void st_writer_metadata(st_writer *w, const char *key, const char *value);
 /* Lays out the file, makes the temporary file and writes the header. No st_writer_add after it. */

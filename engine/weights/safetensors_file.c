@@ -15,7 +15,8 @@ enum { PREFIX_BYTES = 8, DIRECT_ALIGN = 4096, BOUNCE_BYTES = 1 << 20 };
 void st_describe(const st_tensor *t, char *out, size_t cap) {
     int n = snprintf(out, cap, "%s [", st_dtype_name(t->dtype));
     for (int i = 0; i < t->n_dims && n >= 0 && (size_t)n < cap; i++) {
-        n += snprintf(out + n, cap - (size_t)n, "%s%llu", i > 0 ? ", " : "", (unsigned long long)t->dims[i]);
+        n += snprintf(
+            out + n, cap - (size_t)n, "%s%llu", i > 0 ? ", " : "", (unsigned long long)t->dims[i]);
     }
     if (n >= 0 && (size_t)n < cap) {
         snprintf(out + n, cap - (size_t)n, "]");
@@ -27,7 +28,8 @@ uint64_t st_elements(const st_tensor *t) {
 }
 
 bool st_has_shape(const st_tensor *t, int n_dims, const uint64_t *dims) {
-    return t->n_dims == n_dims && (n_dims == 0 || memcmp(t->dims, dims, (size_t)n_dims * sizeof *dims) == 0);
+    return t->n_dims == n_dims &&
+           (n_dims == 0 || memcmp(t->dims, dims, (size_t)n_dims * sizeof *dims) == 0);
 }
 
 static uint64_t load_le64(const unsigned char *p) {
@@ -48,28 +50,34 @@ static int open_and_measure(st_file *f, uint64_t *header_bytes, err *e) {
     if (!S_ISREG(st.st_mode)) return err_set(e, ERR_FORMAT, "%s: not a regular file", f->path);
     f->bytes = (uint64_t)st.st_size;
     if (f->bytes < PREFIX_BYTES) {
-        return err_set(e, ERR_FORMAT, "%s: only %llu bytes, shorter than a safetensors prefix; download it again", f->path,
-                       (unsigned long long)f->bytes);
+        return err_set(e, ERR_FORMAT,
+            "%s: only %llu bytes, shorter than a safetensors prefix; download it again", f->path,
+            (unsigned long long)f->bytes);
     }
     int rc = fd_read_at(f->fd_plain, prefix, sizeof prefix, 0, e);
     if (rc != OK) return err_add(e, rc, "%s", f->path);
     *header_bytes = load_le64(prefix);
     if (*header_bytes > f->bytes - PREFIX_BYTES || *header_bytes > ST_MAX_HEADER_BYTES) {
-        return err_set(e, ERR_FORMAT, "%s: the header is said to have %llu bytes, but the file has %llu and the limit is %llu; not a safetensors file, or cut short", f->path,
-                       (unsigned long long)*header_bytes, (unsigned long long)f->bytes, (unsigned long long)ST_MAX_HEADER_BYTES);
+        return err_set(e, ERR_FORMAT,
+            "%s: the header is said to have %llu bytes, but the file has %llu and the limit is %llu; not a safetensors file, or cut short",
+            f->path, (unsigned long long)*header_bytes, (unsigned long long)f->bytes,
+            (unsigned long long)ST_MAX_HEADER_BYTES);
     }
     return OK;
 }
 
 static int read_header(st_file *f, uint64_t header_bytes, err *e) {
     char *text = mem_try_alloc((size_t)header_bytes + 1);
-    if (text == NULL) return err_set(e, ERR_MEMORY, "%s: no memory for a header of %llu bytes", f->path, (unsigned long long)header_bytes);
+    if (text == NULL)
+        return err_set(e, ERR_MEMORY, "%s: no memory for a header of %llu bytes", f->path,
+            (unsigned long long)header_bytes);
     int rc = fd_read_at(f->fd_plain, text, (size_t)header_bytes, PREFIX_BYTES, e);
     if (rc != OK) {
         err_add(e, rc, "%s", f->path);
     } else {
         f->data_start = PREFIX_BYTES + header_bytes;
-        rc = st_header_parse(&f->header, text, (size_t)header_bytes, f->bytes - f->data_start, f->path, e);
+        rc = st_header_parse(
+            &f->header, text, (size_t)header_bytes, f->bytes - f->data_start, f->path, e);
     }
     mem_free(text);
     return rc;
@@ -130,12 +138,14 @@ void st_file_close(st_file *f) {
 }
 
 /* Reads an aligned piece; the end of the file may cut it. *got is what came. */
-static int read_piece(const st_file *f, void *bounce, uint64_t at, size_t want, size_t *got, err *e) {
+static int read_piece(
+    const st_file *f, void *bounce, uint64_t at, size_t want, size_t *got, err *e) {
     size_t have = 0;
     while (have < want) {
         ssize_t n = pread(f->fd, (char *)bounce + have, want - have, (off_t)(at + have));
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return err_errno(e, "%s: cannot read at byte %llu", f->path, (unsigned long long)at);
+        if (n < 0)
+            return err_errno(e, "%s: cannot read at byte %llu", f->path, (unsigned long long)at);
         have += (size_t)n;
         if (n == 0 || have % DIRECT_ALIGN != 0) break;
     }
@@ -145,7 +155,8 @@ static int read_piece(const st_file *f, void *bounce, uint64_t at, size_t want, 
 
 static int read_direct(const st_file *f, uint64_t offset, char *dst, uint64_t len, err *e) {
     char *bounce = mem_aligned(DIRECT_ALIGN, BOUNCE_BYTES);
-    int rc = bounce != NULL ? OK : err_set(e, ERR_MEMORY, "%s: no memory for a read buffer", f->path);
+    int rc =
+        bounce != NULL ? OK : err_set(e, ERR_MEMORY, "%s: no memory for a read buffer", f->path);
     while (rc == OK && len > 0) {
         uint64_t at = offset / DIRECT_ALIGN * DIRECT_ALIGN;
         size_t skip = (size_t)(offset - at);

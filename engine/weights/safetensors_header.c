@@ -8,10 +8,22 @@ static const struct {
     const char *name;
     uint8_t bytes;
 } dtypes[ST_N_DTYPES] = {
-    [ST_BOOL] = {"BOOL", 1},       [ST_U8] = {"U8", 1},           [ST_I8] = {"I8", 1},           [ST_F8_E4M3] = {"F8_E4M3", 1},
-    [ST_F8_E5M2] = {"F8_E5M2", 1}, [ST_F8_E8M0] = {"F8_E8M0", 1}, [ST_I16] = {"I16", 2},         [ST_U16] = {"U16", 2},
-    [ST_F16] = {"F16", 2},         [ST_BF16] = {"BF16", 2},       [ST_I32] = {"I32", 4},         [ST_U32] = {"U32", 4},
-    [ST_F32] = {"F32", 4},         [ST_I64] = {"I64", 8},         [ST_U64] = {"U64", 8},         [ST_F64] = {"F64", 8},
+    [ST_BOOL] = {"BOOL", 1},
+    [ST_U8] = {"U8", 1},
+    [ST_I8] = {"I8", 1},
+    [ST_F8_E4M3] = {"F8_E4M3", 1},
+    [ST_F8_E5M2] = {"F8_E5M2", 1},
+    [ST_F8_E8M0] = {"F8_E8M0", 1},
+    [ST_I16] = {"I16", 2},
+    [ST_U16] = {"U16", 2},
+    [ST_F16] = {"F16", 2},
+    [ST_BF16] = {"BF16", 2},
+    [ST_I32] = {"I32", 4},
+    [ST_U32] = {"U32", 4},
+    [ST_F32] = {"F32", 4},
+    [ST_I64] = {"I64", 8},
+    [ST_U64] = {"U64", 8},
+    [ST_F64] = {"F64", 8},
 };
 
 const char *st_dtype_name(st_dtype d) {
@@ -74,7 +86,8 @@ static bool scan_metadata(st_header *h, header_scan *s) {
         st_pair p;
         p.key = keep_string(h, s);
         if (p.key == NULL || !header_scan_take(s, ':')) return false;
-        if (header_scan_peek(s) != '"') return header_scan_fail(s, "a __metadata__ value is not a string");
+        if (header_scan_peek(s) != '"')
+            return header_scan_fail(s, "a __metadata__ value is not a string");
         p.value = keep_string(h, s);
         if (p.value == NULL || !header_scan_next(s, '}', &is_last)) return false;
         if (h->n_pairs == h->cap_pairs) {
@@ -91,8 +104,10 @@ static bool scan_shape(header_scan *s, st_tensor *t) {
     if (!header_scan_take(s, '[')) return false;
     if (header_scan_peek(s) == ']') return header_scan_take(s, ']');
     while (!is_last) {
-        if (t->n_dims == ST_MAX_DIMS) return header_scan_fail(s, "a shape has more than 8 dimensions");
-        if (!header_scan_u64(s, &t->dims[t->n_dims++]) || !header_scan_next(s, ']', &is_last)) return false;
+        if (t->n_dims == ST_MAX_DIMS)
+            return header_scan_fail(s, "a shape has more than 8 dimensions");
+        if (!header_scan_u64(s, &t->dims[t->n_dims++]) || !header_scan_next(s, ']', &is_last))
+            return false;
     }
     return true;
 }
@@ -120,13 +135,15 @@ static bool scan_tensor(header_scan *s, st_tensor *t) {
     bool is_last = false;
     uint64_t end = 0;
     if (!header_scan_take(s, '{')) return false;
-    if (header_scan_peek(s) == '}') return header_scan_fail(s, "dtype, shape and data_offsets are missing");
+    if (header_scan_peek(s) == '}')
+        return header_scan_fail(s, "dtype, shape and data_offsets are missing");
     while (!is_last) {
         char key[32];
         size_t len;
         unsigned bit;
         bool ok;
-        if (!header_scan_string(s, key, sizeof key, &len) || !header_scan_take(s, ':')) return false;
+        if (!header_scan_string(s, key, sizeof key, &len) || !header_scan_take(s, ':'))
+            return false;
         if (strcmp(key, "dtype") == 0) {
             bit = HAS_DTYPE;
             ok = scan_dtype(s, &t->dtype);
@@ -151,7 +168,8 @@ static bool scan_tensor(header_scan *s, st_tensor *t) {
 
 static bool scan_header(st_header *h, header_scan *s, bool *has_metadata) {
     bool is_last = false;
-    if (s->at >= s->end || *s->at != '{') return header_scan_fail(s, "the header is not a JSON object");
+    if (s->at >= s->end || *s->at != '{')
+        return header_scan_fail(s, "the header is not a JSON object");
     s->at++;
     if (header_scan_peek(s) == '}') {
         s->at++;
@@ -190,15 +208,17 @@ static int check_size(const st_tensor *t, const char *path, err *e) {
     }
     for (int i = 0; i < t->n_dims && !is_empty; i++) {
         if (__builtin_mul_overflow(need, t->dims[i], &need)) {
-            return err_set(e, ERR_FORMAT, "%s: the shape of tensor %s is larger than any file can be", path, t->name);
+            return err_set(e, ERR_FORMAT,
+                "%s: the shape of tensor %s is larger than any file can be", path, t->name);
         }
     }
     need = is_empty ? 0 : need;
     if (need != t->bytes) {
         char what[160];
         st_describe(t, what, sizeof what);
-        return err_set(e, ERR_FORMAT, "%s: tensor %s is %s and needs %llu bytes, but its data_offsets give %llu", path, t->name, what,
-                       (unsigned long long)need, (unsigned long long)t->bytes);
+        return err_set(e, ERR_FORMAT,
+            "%s: tensor %s is %s and needs %llu bytes, but its data_offsets give %llu", path,
+            t->name, what, (unsigned long long)need, (unsigned long long)t->bytes);
     }
     return OK;
 }
@@ -211,21 +231,24 @@ static int check_layout(const st_header *h, uint64_t data_bytes, const char *pat
         if (rc != OK) return rc;
         if (t->offset > data_bytes || t->bytes > data_bytes - t->offset) {
             return err_set(e, ERR_FORMAT,
-                           "%s: tensor %s ends at byte %llu of the data, but the file holds only %llu bytes of it; the file is cut "
-                           "short, download it again", path, t->name, (unsigned long long)(t->offset + t->bytes), (unsigned long long)data_bytes);
+                "%s: tensor %s ends at byte %llu of the data, but the file holds only %llu bytes of it; the file is cut "
+                "short, download it again",
+                path, t->name, (unsigned long long)(t->offset + t->bytes),
+                (unsigned long long)data_bytes);
         }
         if (t->offset < at) {
-            return err_set(e, ERR_FORMAT, "%s: tensor %s overlaps tensor %s", path, t->name, h->tensors[i - 1].name);
+            return err_set(e, ERR_FORMAT, "%s: tensor %s overlaps tensor %s", path, t->name,
+                h->tensors[i - 1].name);
         }
         if (t->offset > at) {
-            return err_set(e, ERR_FORMAT, "%s: %llu bytes before tensor %s belong to no tensor", path, (unsigned long long)(t->offset - at),
-                           t->name);
+            return err_set(e, ERR_FORMAT, "%s: %llu bytes before tensor %s belong to no tensor",
+                path, (unsigned long long)(t->offset - at), t->name);
         }
         at = t->offset + t->bytes;
     }
     if (at != data_bytes) {
-        return err_set(e, ERR_FORMAT, "%s: %llu bytes after the last tensor belong to no tensor", path,
-                       (unsigned long long)(data_bytes - at));
+        return err_set(e, ERR_FORMAT, "%s: %llu bytes after the last tensor belong to no tensor",
+            path, (unsigned long long)(data_bytes - at));
     }
     return OK;
 }
@@ -244,7 +267,8 @@ static int check_names(const st_header *h, const char *path, err *e) {
             at = (at + 1) & (cap - 1);
         }
         if (slot[at] != 0) {
-            rc = err_set(e, ERR_FORMAT, "%s: tensor %s stands twice in the header", path, h->tensors[i].name);
+            rc = err_set(e, ERR_FORMAT, "%s: tensor %s stands twice in the header", path,
+                h->tensors[i].name);
         }
         slot[at] = (uint32_t)i + 1;
     }
@@ -252,19 +276,21 @@ static int check_names(const st_header *h, const char *path, err *e) {
     return rc;
 }
 
-int st_header_parse(st_header *h, const char *text, size_t len, uint64_t data_bytes, const char *path, err *e) {
+int st_header_parse(
+    st_header *h, const char *text, size_t len, uint64_t data_bytes, const char *path, err *e) {
     header_scan s;
     bool has_metadata = false;
     memset(h, 0, sizeof *h);
     h->names_cap = len + 1;
     h->names = mem_try_alloc(h->names_cap);
-    if (h->names == NULL) return err_set(e, ERR_MEMORY, "%s: no memory for a header of %zu bytes", path, len);
+    if (h->names == NULL)
+        return err_set(e, ERR_MEMORY, "%s: no memory for a header of %zu bytes", path, len);
     header_scan_init(&s, text, len);
     if (!scan_header(h, &s, &has_metadata)) {
         const char *wrong = s.wrong != NULL ? s.wrong : "it cannot be read";
         const char *last = h->n_tensors > 0 ? h->tensors[h->n_tensors - 1].name : "";
-        int rc = err_set(e, ERR_FORMAT, "%s: wrong safetensors header at byte %zu%s%s: %s", path, header_scan_offset(&s) + 8,
-                         *last != '\0' ? " in or after tensor " : "", last, wrong);
+        int rc = err_set(e, ERR_FORMAT, "%s: wrong safetensors header at byte %zu%s%s: %s", path,
+            header_scan_offset(&s) + 8, *last != '\0' ? " in or after tensor " : "", last, wrong);
         st_header_release(h);
         return rc;
     }

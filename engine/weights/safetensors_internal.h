@@ -22,8 +22,8 @@ typedef struct st_header {
 
 typedef struct st_file {
     char *path;
-    int fd;        /* for st_read in direct mode, else -1 */
-    int fd_plain;  /* buffered descriptor for unaligned tails, direct mode only */
+    int fd;       /* for st_read in direct mode, else -1 */
+    int fd_plain; /* buffered descriptor for unaligned tails, direct mode only */
     bool is_direct;
     void *map;
     uint64_t bytes;
@@ -32,7 +32,8 @@ typedef struct st_file {
 } st_file;
 
 /* Parses and checks all of a header text. data_bytes is the length of what follows it. */
-int st_header_parse(st_header *h, const char *text, size_t len, uint64_t data_bytes, const char *path, err *e);
+int st_header_parse(
+    st_header *h, const char *text, size_t len, uint64_t data_bytes, const char *path, err *e);
 void st_header_release(st_header *h);
 
 int st_file_open(st_file *f, const char *path, st_mode mode, err *e);

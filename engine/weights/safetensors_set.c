@@ -15,8 +15,8 @@ struct st_set {
     st_file *files;
     int n_files;
     size_t n_tensors, cap_slots;
-    const st_tensor **list;  /* [n_tensors] */
-    uint32_t *slots;         /* [cap_slots], number in list + 1 */
+    const st_tensor **list; /* [n_tensors] */
+    uint32_t *slots;        /* [cap_slots], number in list + 1 */
     buf warnings;
     int n_warnings;
 };
@@ -28,7 +28,7 @@ typedef struct index_entry {
 } index_entry;
 
 typedef struct shard_index {
-    char *text;   /* decoded strings */
+    char *text; /* decoded strings */
     index_entry *entries;
     size_t n_entries, cap_entries;
     const char **shards;
@@ -57,7 +57,8 @@ static void index_release(shard_index *x) {
 
 /* A shard must be a plain file name of the same folder: an index from outside may not reach elsewhere. */
 static bool is_plain_name(const char *name) {
-    return *name != '\0' && *name != '.' && strchr(name, '/') == NULL && str_ends(name, ".safetensors");
+    return *name != '\0' && *name != '.' && strchr(name, '/') == NULL &&
+           str_ends(name, ".safetensors");
 }
 
 static int shard_number(shard_index *x, const char *name) {
@@ -85,7 +86,8 @@ static bool scan_weight_map(shard_index *x, header_scan *s, char *at, size_t cap
         at += len + 1;
         cap -= len + 1;
         if (!header_scan_take(s, ':') || !header_scan_string(s, at, cap, &len)) return false;
-        if (!is_plain_name(at)) return header_scan_fail(s, "a shard is not a plain .safetensors file name");
+        if (!is_plain_name(at))
+            return header_scan_fail(s, "a shard is not a plain .safetensors file name");
         entry->i_shard = shard_number(x, at);
         if (entry->i_shard < 0) return header_scan_fail(s, "too many shards");
         if (x->shards[entry->i_shard] == at) {
@@ -105,7 +107,8 @@ static bool scan_index(shard_index *x, header_scan *s, size_t cap) {
     while (!is_last) {
         char key[64];
         size_t len;
-        if (!header_scan_string(s, key, sizeof key, &len) || !header_scan_take(s, ':')) return false;
+        if (!header_scan_string(s, key, sizeof key, &len) || !header_scan_take(s, ':'))
+            return false;
         if (strcmp(key, "weight_map") == 0) {
             if (has_map) return header_scan_fail(s, "weight_map stands twice");
             has_map = true;
@@ -133,8 +136,8 @@ static int index_read(shard_index *x, const char *path, err *e) {
     if (rc == OK) {
         header_scan_init(&s, buf_cstr(&text), text.len);
         if (!scan_index(x, &s, text.len + 1)) {
-            rc = err_set(e, ERR_FORMAT, "%s: wrong index at byte %zu: %s; download it again", path, header_scan_offset(&s),
-                         s.wrong != NULL ? s.wrong : "it cannot be read");
+            rc = err_set(e, ERR_FORMAT, "%s: wrong index at byte %zu: %s; download it again", path,
+                header_scan_offset(&s), s.wrong != NULL ? s.wrong : "it cannot be read");
         }
     }
     buf_release(&text);
@@ -142,7 +145,8 @@ static int index_read(shard_index *x, const char *path, err *e) {
 }
 
 static int add_file(st_set *s, const char *path, st_mode mode, err *e) {
-    if (s->n_files == ST_MAX_FILES) return err_set(e, ERR_LIMIT, "%s: more than %d weight files", path, ST_MAX_FILES);
+    if (s->n_files == ST_MAX_FILES)
+        return err_set(e, ERR_LIMIT, "%s: more than %d weight files", path, ST_MAX_FILES);
     s->files = mem_realloc(s->files, ((size_t)s->n_files + 1) * sizeof *s->files);
     int rc = st_file_open(&s->files[s->n_files], path, mode, e);
     if (rc == OK) {
@@ -180,11 +184,12 @@ static int build_table(st_set *s, bool has_index, err *e) {
                 s->list[s->n_tensors++] = t;
                 s->slots[at] = (uint32_t)s->n_tensors;
             } else if (has_index) {
-                warn(s, "%s: tensor %s also stands in %s; the index decides", s->files[i].path, t->name,
-                     s->files[s->list[s->slots[at] - 1]->i_file].path);
+                warn(s, "%s: tensor %s also stands in %s; the index decides", s->files[i].path,
+                    t->name, s->files[s->list[s->slots[at] - 1]->i_file].path);
             } else {
-                return err_set(e, ERR_FORMAT, "%s: tensor %s also stands in %s; remove the file that does not belong here",
-                               s->files[i].path, t->name, s->files[s->list[s->slots[at] - 1]->i_file].path);
+                return err_set(e, ERR_FORMAT,
+                    "%s: tensor %s also stands in %s; remove the file that does not belong here",
+                    s->files[i].path, t->name, s->files[s->list[s->slots[at] - 1]->i_file].path);
             }
         }
     }
@@ -209,13 +214,15 @@ static int apply_index(st_set *s, const shard_index *x, err *e) {
             s->list[s->slots[at] - 1] = t != NULL ? t : s->list[s->slots[at] - 1];
         }
         if (t == NULL) {
-            return err_set(e, ERR_FORMAT, "%s: the index says that it holds tensor %s, but it does not; download it again",
-                           s->files[entry->i_shard].path, entry->tensor);
+            return err_set(e, ERR_FORMAT,
+                "%s: the index says that it holds tensor %s, but it does not; download it again",
+                s->files[entry->i_shard].path, entry->tensor);
         }
     }
     if (x->n_entries < s->n_tensors) {
-        warn(s, "%s: the index leaves out %zu of %zu tensors that the shards hold; they are used all the same", INDEX_NAME,
-             s->n_tensors - x->n_entries, s->n_tensors);
+        warn(s,
+            "%s: the index leaves out %zu of %zu tensors that the shards hold; they are used all the same",
+            INDEX_NAME, s->n_tensors - x->n_entries, s->n_tensors);
     }
     return OK;
 }
@@ -230,7 +237,9 @@ static int open_indexed(st_set *s, const char *dir, st_mode mode, err *e) {
         if (file_exists(buf_cstr(&path))) {
             rc = add_file(s, buf_cstr(&path), mode, e);
         } else {
-            rc = err_set(e, ERR_NOT_FOUND, "%s: the index names this shard, but the file is not there; download it", buf_cstr(&path));
+            rc = err_set(e, ERR_NOT_FOUND,
+                "%s: the index names this shard, but the file is not there; download it",
+                buf_cstr(&path));
         }
     }
     if (rc == OK && x.n_shards == 0) {
@@ -278,9 +287,13 @@ static int open_folder(st_set *s, const char *dir, st_mode mode, err *e) {
     if (has_index) return open_indexed(s, dir, mode, e);
     int rc = dir_each(dir, walk_entry, &w, e);
     if (rc != OK) return rc;
-    if (s->n_files == 0) return err_set(e, ERR_NOT_FOUND, "%s: no .safetensors file in this folder; download the model first", dir);
+    if (s->n_files == 0)
+        return err_set(e, ERR_NOT_FOUND,
+            "%s: no .safetensors file in this folder; download the model first", dir);
     if (w.n_of > 0 && w.n_of != s->n_files) {
-        return err_set(e, ERR_NOT_FOUND, "%s: %d of %d weight files are there and there is no %s; download the rest", dir, s->n_files, w.n_of, INDEX_NAME);
+        return err_set(e, ERR_NOT_FOUND,
+            "%s: %d of %d weight files are there and there is no %s; download the rest", dir,
+            s->n_files, w.n_of, INDEX_NAME);
     }
     if (w.n_of > 1) {
         warn(s, "%s: no %s; all %d shards are used", dir, INDEX_NAME, s->n_files);
@@ -356,8 +369,8 @@ const char *st_metadata(const st_set *s, int i_file, const char *key) {
 
 int st_read(const st_set *s, const st_tensor *t, uint64_t at, void *dst, uint64_t len, err *e) {
     if (at > t->bytes || len > t->bytes - at) {
-        return err_set(e, ERR_ARG, "read of %llu bytes at %llu is outside tensor %s of %llu bytes", (unsigned long long)len,
-                       (unsigned long long)at, t->name, (unsigned long long)t->bytes);
+        return err_set(e, ERR_ARG, "read of %llu bytes at %llu is outside tensor %s of %llu bytes",
+            (unsigned long long)len, (unsigned long long)at, t->name, (unsigned long long)t->bytes);
     }
     return st_file_read(&s->files[t->i_file], t->offset + at, dst, len, e);
 }

@@ -19,7 +19,7 @@ typedef struct writer_tensor {
     st_dtype dtype;
     int n_dims;
     uint64_t dims[ST_MAX_DIMS];
-    uint64_t offset;          /* from the start of the data */
+    uint64_t offset; /* from the start of the data */
     uint64_t bytes;
     _Atomic uint64_t written;
 } writer_tensor;
@@ -78,7 +78,8 @@ static void put_string(buf *out, const char *s) {
     buf_putc(out, '"');
 }
 
-int st_writer_add(st_writer *w, const char *name, st_dtype dtype, int n_dims, const uint64_t *dims, err *e) {
+int st_writer_add(
+    st_writer *w, const char *name, st_dtype dtype, int n_dims, const uint64_t *dims, err *e) {
     CHECK(w->fd < 0 && n_dims >= 0 && n_dims <= ST_MAX_DIMS);
     uint64_t bytes = st_dtype_bytes(dtype);
     for (int i = 0; i < n_dims; i++) {
@@ -140,7 +141,8 @@ static int check_unique(const st_writer *w, err *e) {
     qsort(sorted, (size_t)w->n_tensors, sizeof(*sorted), by_name);
     for (int i = 1; i < w->n_tensors && rc == OK; i++) {
         if (strcmp(sorted[i]->name, sorted[i - 1]->name) == 0) {
-            rc = err_set(e, ERR_EXISTS, "%s: tensor %s was declared twice", w->path, sorted[i]->name);
+            rc = err_set(
+                e, ERR_EXISTS, "%s: tensor %s was declared twice", w->path, sorted[i]->name);
         }
     }
     mem_free(sorted);
@@ -150,7 +152,8 @@ static int check_unique(const st_writer *w, err *e) {
 static void put_header(const st_writer *w, buf *out) {
     buf_putc(out, '{');
     if (w->metadata.len > 0) {
-        buf_printf(out, "\"__metadata__\":{%s}%s", buf_cstr(&w->metadata), w->n_tensors > 0 ? "," : "");
+        buf_printf(
+            out, "\"__metadata__\":{%s}%s", buf_cstr(&w->metadata), w->n_tensors > 0 ? "," : "");
     }
     for (int i = 0; i < w->n_tensors; i++) {
         const writer_tensor *t = w->tensors[i];
@@ -159,8 +162,8 @@ static void put_header(const st_writer *w, buf *out) {
         for (int d = 0; d < t->n_dims; d++) {
             buf_printf(out, "%s%llu", d > 0 ? "," : "", (unsigned long long)t->dims[d]);
         }
-        buf_printf(out, "],\"data_offsets\":[%llu,%llu]}%s", (unsigned long long)t->offset, (unsigned long long)(t->offset + t->bytes),
-                   i + 1 < w->n_tensors ? "," : "");
+        buf_printf(out, "],\"data_offsets\":[%llu,%llu]}%s", (unsigned long long)t->offset,
+            (unsigned long long)(t->offset + t->bytes), i + 1 < w->n_tensors ? "," : "");
     }
     buf_putc(out, '}');
     while ((out->len + 8) % DATA_ALIGN != 0) {
@@ -176,7 +179,8 @@ int st_writer_begin(st_writer *w, err *e) {
     lay_out(w);
     put_header(w, &header);
     if ((header.len + 8) % DATA_ALIGN != 0) {
-        rc = err_set(e, ERR_LIMIT, "%s: the header of %d tensors is too large", w->path, w->n_tensors);
+        rc = err_set(
+            e, ERR_LIMIT, "%s: the header of %d tensors is too large", w->path, w->n_tensors);
         goto out;
     }
     for (int i = 0; i < 8; i++) {
@@ -202,8 +206,9 @@ int st_writer_put(st_writer *w, int i, uint64_t at, const void *data, uint64_t l
     CHECK(w->fd >= 0 && i >= 0 && i < w->n_tensors);
     writer_tensor *t = w->tensors[i];
     if (at > t->bytes || len > t->bytes - at) {
-        return err_set(e, ERR_ARG, "%s: write of %llu bytes at %llu is outside tensor %s of %llu bytes", w->path, (unsigned long long)len,
-                       (unsigned long long)at, t->name, (unsigned long long)t->bytes);
+        return err_set(e, ERR_ARG,
+            "%s: write of %llu bytes at %llu is outside tensor %s of %llu bytes", w->path,
+            (unsigned long long)len, (unsigned long long)at, t->name, (unsigned long long)t->bytes);
     }
     if (len == 0) return OK;
     int rc = fd_write_at(w->fd, data, (size_t)len, w->data_start + t->offset + at, e);
@@ -220,8 +225,9 @@ int st_writer_finish(st_writer *w, err *e) {
     for (int i = 0; i < w->n_tensors; i++) {
         const writer_tensor *t = w->tensors[i];
         if (atomic_load(&t->written) != t->bytes) {
-            return err_set(e, ERR_INTERNAL, "%s: tensor %s got %llu of %llu bytes", w->path, t->name,
-                           (unsigned long long)atomic_load(&t->written), (unsigned long long)t->bytes);
+            return err_set(e, ERR_INTERNAL, "%s: tensor %s got %llu of %llu bytes", w->path,
+                t->name, (unsigned long long)atomic_load(&t->written),
+                (unsigned long long)t->bytes);
         }
     }
     if (fsync(w->fd) != 0) return err_errno(e, "%s: cannot sync", w->temp);
