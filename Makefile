@@ -1,0 +1,242 @@
+# Tandem. `make help` lists the targets; README.md says what they are for.
+
+# ---- what can be chosen on the command line -------------------------------------------------
+BUILD ?= build
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+AR ?= ar
+PKG_CONFIG ?= pkg-config
+PREFIX ?= /usr/local
+DESTDIR ?=
+READLINE ?= 1
+DEPS ?= 1
+SAN ?=
+SLIM ?= 0
+FUZZ_SECONDS ?= 20
+TEST_TIMEOUT ?= 300
+TEST_JOBS ?= 2
+GOLDEN_DIR ?= tests/data/golden
+CASES_DIR ?= tests/data/cases
+DEMO_WEIGHTS ?=
+NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
+
+OUT := $(BUILD)$(if $(SAN),/$(SAN))
+ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
+ifeq ($(SAN)$(filter x86_64 aarch64,$(ARCH)),$(ARCH))
+CUDA ?= $(if $(NVCC),1,0)
+else
+CUDA ?= 0
+endif
+
+# ---- packages: checked (and installed) once, flags kept in a generated file -------------------
+QUIET_GOALS := clean help lint deps check-aarch64
+GOALS := $(or $(MAKECMDGOALS),all)
+ifneq ($(filter-out $(QUIET_GOALS),$(GOALS)),)
+include $(BUILD)/deps.mk
+ifneq ($(findstring test,$(GOALS))$(filter asan tsan fuzz,$(GOALS)),)
+include $(BUILD)/deps-test.mk
+endif
+endif
+
+DEPS_ENV = CC='$(CC)' PKG_CONFIG='$(PKG_CONFIG)' DEPS='$(DEPS)' READLINE='$(READLINE)'
+
+.PHONY: all
+all: programs
+
+$(BUILD)/deps.mk: .ci/deps
+	@mkdir -p $(@D)
+	@$(DEPS_ENV) .ci/deps build $@
+$(BUILD)/deps-test.mk: .ci/deps
+	@mkdir -p $(@D)
+	@$(DEPS_ENV) .ci/deps test $@
+
+# ---- flags -----------------------------------------------------------------------------------
+WARN := -Wall -Wextra -Wshadow -Wconversion -Wvla -Werror
+# Cutting a text to its field with snprintf is meant here; only gcc knows the warning.
+WARN += $(if $(findstring clang,$(CC)),,-Wno-format-truncation)
+OPT ?= -O2 -g
+# Floating point is never contracted: the same row must give the same bits on every code path.
+CFLAGS_ALL = -std=c17 -D_GNU_SOURCE -I. $(WARN) $(OPT) -fno-strict-aliasing -ffp-contract=off \
+	-fno-math-errno -fPIE -fvisibility=hidden -fstack-protector-strong -pthread \
+	-ffile-prefix-map=$(CURDIR)/= $(DEFS) $(SAN_FLAGS) $(PKG_CFLAGS) $(CFLAGS)
+LDFLAGS_ALL = -pie -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(SAN_FLAGS) $(LDFLAGS)
+DEFS := $(if $(filter 0,$(READLINE)),-DTANDEM_NO_READLINE) $(if $(filter 1,$(CUDA)),-DTANDEM_CUDA)
+SAN_FLAGS :=
+ifeq ($(SAN),address)
+SAN_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+endif
+ifeq ($(SAN),thread)
+SAN_FLAGS := -fsanitize=thread -fno-omit-frame-pointer
+endif
+ifeq ($(SAN),fuzz)
+SAN_FLAGS := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+endif
+
+# One instruction set per file, chosen by the end of its name; the code picks at run time.
+ISA_avx2 := -mavx2 -mfma -mf16c
+ISA_avxvnni := $(ISA_avx2) -mavxvnni
+ISA_avx512 := $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
+ISA_vnni := $(ISA_avx512) -mavx512vnni
+ISA_neondot := -march=armv8.2-a+dotprod
+ISA_i8mm := -march=armv8.2-a+dotprod+i8mm
+isa_flags = $(if $(filter %_avx2.c,$1),$(ISA_avx2))$(if $(filter %_avxvnni.c,$1),$(ISA_avxvnni)) \
+	$(if $(filter %_avx512.c,$1),$(ISA_avx512)) \
+	$(if $(filter %_vnni.c %_avx512vnni.c,$1),$(ISA_vnni)) \
+	$(if $(filter %_neondot.c %_neon_dot.c,$1),$(ISA_neondot)) \
+	$(if $(filter %_neon_i8mm.c,$1),$(ISA_i8mm))
+X86_ONLY := %_avx2.c %_avxvnni.c %_avx512.c %_vnni.c %_avx512vnni.c
+ARM_ONLY := %_neon.c %_neondot.c %_neon_dot.c %_neon_i8mm.c
+for_arch = $(if $(filter x86_64,$(ARCH)),$(filter-out $(ARM_ONLY),$1),$(if \
+	$(filter aarch64,$(ARCH)),$(filter-out $(X86_ONLY),$1),$(filter-out $(X86_ONLY) $(ARM_ONLY),$1)))
+
+# ---- one archive per folder --------------------------------------------------------------------
+LIB_NAMES := tui setup api run model text dist weights kernels base
+SRC_base := $(wildcard engine/base/*.c)
+SRC_kernels := $(call for_arch,$(wildcard kernels/*.c kernels/*/*.c))
+SRC_weights := $(wildcard engine/weights/*.c)
+SRC_text := $(wildcard engine/text/*.c)
+SRC_model := $(wildcard engine/model/*.c)
+SRC_run := $(wildcard engine/run/*.c)
+SRC_dist := $(wildcard engine/dist/*.c)
+SRC_api := $(wildcard engine/api/*.c)
+SRC_setup := $(filter-out setup/node.c,$(wildcard setup/*.c))
+SRC_tui := $(filter-out tui/main.c,$(wildcard tui/*.c))
+SRC_harness := $(wildcard tests/harness/*.c)
+objs = $(patsubst %.c,$(OUT)/obj/%.o,$1)
+ARCHIVES := $(foreach l,$(LIB_NAMES),$(OUT)/lib/lib$l.a)
+ENGINE_ARCHIVES := $(filter-out %/libtui.a %/libsetup.a,$(ARCHIVES))
+
+$(OUT)/flags.stamp: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CC) $(CFLAGS_ALL)' | cmp -s - $@ || echo '$(CC) $(CFLAGS_ALL)' > $@
+
+OPT_FOR = $(if $(filter kernels/%,$1),$(if $(SAN),,-O3))
+$(OUT)/obj/%.o: %.c $(OUT)/flags.stamp
+	@mkdir -p $(@D)
+	@echo "  cc    $<"
+	@$(CC) $(CFLAGS_ALL) $(call OPT_FOR,$<) $(call isa_flags,$<) $(if $(filter 1,$(CUDA)),$(CUDA_INC)) \
+	    -MMD -MP -MF $(@:.o=.d) -MT $@ -c $< -o $@.$$$$ && mv -f $@.$$$$ $@ || { rm -f $@.$$$$; exit 1; }
+
+# The list file makes an archive again when a source file goes away or comes.
+define archive_rule
+$(OUT)/lib/$1.list: FORCE
+	@mkdir -p $$(@D)
+	@echo '$$(sort $$(SRC_$1))' | cmp -s - $$@ || echo '$$(sort $$(SRC_$1))' > $$@
+$(OUT)/lib/lib$1.a: $(OUT)/lib/$1.list $$(call objs,$$(SRC_$1))
+	@rm -f $$@.$$$$$$$$ && $(AR) rcsD $$@.$$$$$$$$ $$(call objs,$$(SRC_$1)) && mv -f $$@.$$$$$$$$ $$@
+-include $$(patsubst %.c,$(OUT)/obj/%.d,$$(SRC_$1))
+endef
+$(foreach l,$(LIB_NAMES) harness,$(eval $(call archive_rule,$l)))
+
+# ---- CUDA --------------------------------------------------------------------------------------
+GPU_ARCHS ?= $(if $(filter 1,$(SLIM)),121,90 121)
+ifeq ($(CUDA),1)
+CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+CUDA_INC := -isystem $(CUDA_HOME)/include
+CU_SRC := $(wildcard kernels/*/*.cu) $(shell find engine -name '*.cu' 2>/dev/null)
+CU_OBJ := $(patsubst %.cu,$(OUT)/obj/%.cu.o,$(CU_SRC))
+NVCC_FLAGS = -std=c++17 -O3 -lineinfo -I. -ccbin $(or $(CXX_FOR_CUDA),g++) --fmad=false \
+	-Xcompiler -fPIE,-Wall,-ffp-contract=off,-ffile-prefix-map=$(CURDIR)/= \
+	$(foreach a,$(GPU_ARCHS),-gencode arch=compute_$a,code=sm_$a) -DTANDEM_CUDA $(NVCCFLAGS)
+CUDA_ARCHIVE := $(if $(CU_SRC),$(OUT)/lib/libcuda_kernels.a)
+CUDA_LIBS = $(if $(CU_SRC),-L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -lrt -ldl)
+$(OUT)/obj/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	@echo "  nvcc  $<"
+	@$(NVCC) $(NVCC_FLAGS) -MMD -MF $(@:.o=.d) -MT $@ -c $< -o $@.$$$$ && mv -f $@.$$$$ $@ \
+	    || { rm -f $@.$$$$; exit 1; }
+$(OUT)/lib/libcuda_kernels.a: $(CU_OBJ)
+	@mkdir -p $(@D)
+	@rm -f $@.$$$$ && $(AR) rcsD $@.$$$$ $(CU_OBJ) && mv -f $@.$$$$ $@
+-include $(CU_OBJ:.o=.d)
+endif
+
+# ---- programs ----------------------------------------------------------------------------------
+PROGRAMS := $(if $(wildcard tui/main.c),$(OUT)/tandem) $(if $(wildcard engine/daemon.c),$(OUT)/tandemd) \
+	$(if $(wildcard setup/node.c),$(OUT)/tandem-node)
+.PHONY: programs
+programs: $(PROGRAMS)
+
+# The build id is linked into programs only, so a commit does not rebuild the tests.
+BUILD_ID := $(shell git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
+$(OUT)/build_id.c: FORCE
+	@mkdir -p $(@D)
+	@echo 'const char tandem_build_id[] = "$(BUILD_ID)";' | cmp -s - $@ || \
+	    echo 'const char tandem_build_id[] = "$(BUILD_ID)";' > $@
+$(OUT)/build_id.o: $(OUT)/build_id.c
+	@$(CC) $(OPT) -fPIE -c $< -o $@
+
+RPATH := -Wl,-rpath,'$$ORIGIN/../lib'
+link = @echo "  link  $@"; $(CC) $(LDFLAGS_ALL) $(RPATH) -o $@.$$$$ $(filter %.o,$^) -Wl,--start-group \
+	$(filter %.a,$^) -Wl,--end-group $1 -lm && mv -f $@.$$$$ $@ || { rm -f $@.$$$$; exit 1; }
+$(OUT)/tandem: $(OUT)/obj/tui/main.o $(OUT)/build_id.o $(ARCHIVES)
+	$(call link,$(LIBS_tandem))
+$(OUT)/tandemd: $(OUT)/obj/engine/daemon.o $(OUT)/build_id.o $(ENGINE_ARCHIVES) $(CUDA_ARCHIVE)
+	$(call link,$(LIBS_tandemd) $(CUDA_LIBS))
+$(OUT)/tandem-node: $(OUT)/obj/setup/node.o $(OUT)/build_id.o $(OUT)/lib/libsetup.a $(OUT)/lib/libbase.a
+	$(call link,$(LIBS_node))
+-include $(OUT)/obj/tui/main.d $(OUT)/obj/engine/daemon.d $(OUT)/obj/setup/node.d
+
+.PHONY: run
+run: programs
+	@$(OUT)/tandem $(ARGS)
+
+# ---- tests -------------------------------------------------------------------------------------
+TEST_DIRS := unit kernels api screen setup e2e golden
+TEST_SRC := $(foreach d,$(TEST_DIRS) long,$(wildcard tests/$d/test_*.c))
+BENCH_SRC := $(wildcard tests/bench/bench_*.c)
+TEST_BIN := $(patsubst %.c,$(OUT)/%,$(TEST_SRC))
+BENCH_BIN := $(patsubst %.c,$(OUT)/%,$(BENCH_SRC))
+
+# A test links the folders whose headers it includes, and what those stand on, so that one broken
+# folder does not stop the tests of the others.
+NEEDS_base := base
+NEEDS_kernels := kernels base
+NEEDS_text := text kernels base
+NEEDS_dist := dist kernels base
+NEEDS_weights := weights model dist text kernels base
+NEEDS_model := $(NEEDS_weights)
+NEEDS_run := run $(NEEDS_model)
+NEEDS_api := api $(NEEDS_run)
+NEEDS_engine := $(NEEDS_api)
+NEEDS_setup := setup $(NEEDS_api)
+NEEDS_tui := tui $(NEEDS_setup)
+TEST_PAIRS := $(shell grep -HoE '^.include "(engine/[a-z]+|kernels|setup|tui)' $(TEST_SRC) $(BENCH_SRC) \
+	$(SRC_harness) $(wildcard tests/fuzz/fuzz_*.c) /dev/null | sed -E 's/:.*"(engine\/)?/:/' | sort -u)
+folders_of = $(patsubst $1:%,%,$(filter $1:%,$(TEST_PAIRS)))
+libs_of = $(patsubst %,$(OUT)/lib/lib%.a,$(sort base $(foreach f,$(call folders_of,$1),$(NEEDS_$f))))
+HARNESS := $(if $(SRC_harness),$(OUT)/lib/libharness.a)
+
+define test_rule
+$(OUT)/$(basename $1): $(OUT)/obj/$(basename $1).o $$(HARNESS) $$(call libs_of,$1) \
+	$$(if $$(filter kernels,$$(foreach f,$$(call folders_of,$1),$$(NEEDS_$$f))),$$(CUDA_ARCHIVE))
+	@mkdir -p $$(@D)
+	$$(call link,$$(LIBS_test) $$(if $$(CUDA_ARCHIVE),$$(CUDA_LIBS)))
+-include $(OUT)/obj/$(basename $1).d
+endef
+$(foreach t,$(TEST_SRC) $(BENCH_SRC),$(eval $(call test_rule,$t)))
+
+RUNNER = TEST_TIMEOUT=$(TEST_TIMEOUT) TEST_JOBS=$(TEST_JOBS) OUT=$(OUT) BUILD_DIR=$(OUT) \
+	GOLDEN_DIR='$(GOLDEN_DIR)' CASES_DIR='$(CASES_DIR)' DEMO_WEIGHTS='$(DEMO_WEIGHTS)' tests/harness/run
+bins_in = $(filter $(addprefix $(OUT)/tests/,$(addsuffix /%,$1)),$(TEST_BIN))
+scripts_in = $(foreach d,$1,$(wildcard tests/$d/test_*.sh))
+
+.PHONY: tests test test-long test-golden test-cases
+tests: $(TEST_BIN)
+test: programs $(call bins_in,$(TEST_DIRS))
+	@$(RUNNER) $(call bins_in,$(TEST_DIRS)) $(call scripts_in,$(TEST_DIRS))
+test-long: programs $(TEST_BIN)
+	@TANDEM_LONG=1 TEST_TIMEOUT=3600 $(RUNNER) $(TEST_BIN) $(call scripts_in,$(TEST_DIRS) long)
+test-golden: $(call bins_in,golden)
+	@$(RUNNER) $(call bins_in,golden)
+
+# ---- the rest ----------------------------------------------------------------------------------
+.PHONY: asan tsan clean FORCE
+FORCE:
+asan:
+	@$(MAKE) SAN=address CUDA=0 test
+tsan:
+	@$(MAKE) SAN=thread CUDA=0 test
+clean:
+	rm -rf $(BUILD)
