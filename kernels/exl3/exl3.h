@@ -4,7 +4,7 @@
  * caller's scratch and the caller's pool (pool_run rules: one caller at a time per pool) and allocates nothing.
  *
  * The arithmetic (codebook mul1; EXACT: every line is part of the contract, all back ends give these bits for S, A, scale,
- * and for y when they keep the fp32 order below; f32 means each operation rounded to nearest even, no fused operations):
+ * and for y when they keep the fp32 order below; f32 means each operation rounded to nearest even, fused only where it says so):
  *
  *   per row of one matrix
  *     t[k]   = x[k] * suh[k]                                                    f32
@@ -16,7 +16,7 @@
  *     if any t[k] is not finite: all a = 0 and scale = NaN, so that the whole output row is NaN
  *   per output n, with b(k, n) = sum of the four bytes of state(k, n) * 0x83DCD12D
  *     S      = sum over k of (b(k, n) - 510) * a[k]                             integer; |S| <= 510 * 32512 * in < 2^39
- *     f      = float(S);  c = 0.26832611 * float(A);  d = f - c                 f32
+ *     d      = fmaf(-0.26832611, float(A), float(S))                            f32, the one fused operation
  *     g      = 0.00676727294921875 * scale;  z[n] = d * g                       f32
  *     z      = exl3_hadamard_128 of every aligned 128 of z                      f32
  *     y[n]   = z[n] * svh[n], then y[n] = y[n] + bias[n] if there is a bias     f32
