@@ -33,8 +33,8 @@ typedef enum client_event_kind {
 
 typedef struct client_event {
     client_event_kind kind;
-    int status;               /* HTTP status, 0 before the headers */
-    const char *text;         /* CLIENT_STATS: object; CLIENT_END: whole body of a plain call */
+    int status;       /* HTTP status, 0 before the headers */
+    const char *text; /* CLIENT_STATS: object; CLIENT_END: whole body of a plain call */
     size_t len;
     int64_t done, total;      /* CLIENT_PROGRESS */
     const chat_event *chat;   /* CLIENT_CHAT */
@@ -46,8 +46,17 @@ typedef struct client_event {
 /* Everything an event points to is borrowed until the callback returns. Starting and cancelling
  * calls inside the callback is allowed; client_close is not. */
 typedef void (*client_event_fn)(void *ctx, const client_event *ev);
+/* Who gets the events of a call. */
+typedef struct client_sink {
+    client_event_fn fn;
+    void *ctx;
+} client_sink;
 
-typedef enum chat_thinking { CHAT_THINKING_DEFAULT, CHAT_THINKING_OFF, CHAT_THINKING_ON } chat_thinking;
+typedef enum chat_thinking {
+    CHAT_THINKING_DEFAULT,
+    CHAT_THINKING_OFF,
+    CHAT_THINKING_ON
+} chat_thinking;
 
 /* Bits of chat_options.set: which of the values are sent. */
 enum {
@@ -68,7 +77,7 @@ typedef struct chat_options {
     double temperature, top_p, min_p, repetition_penalty;
     int64_t top_k, seed, max_tokens, thinking_budget;
     chat_thinking thinking;
-    char effort[16];                  /* empty: not sent */
+    char effort[16];                   /* empty: not sent */
     const char *stops[CHAT_MAX_STOPS]; /* borrowed */
     int n_stops;
     const char *tools_json; /* JSON array of tools, or NULL; borrowed */
@@ -103,18 +112,22 @@ int client_timeout_ms(const client *c);
 /* Moves bytes and runs callbacks. Never blocks. */
 void client_pump(client *c);
 
-/* Starts a chat reply as an event stream. messages and o are borrowed until this returns. */
-int client_chat(client *c, const chat_message *messages, int n_messages, const chat_options *o,
-                const client_limits *limits, client_event_fn fn, void *ctx, client_call **out,
-                err *e);
-/* Writes the body that client_chat would send. */
-int client_chat_body(const chat_message *messages, int n_messages, const chat_options *o, buf *out,
-                     err *e);
+/* All borrowed until the function it is given to returns. */
+typedef struct chat_request {
+    const chat_message *messages;
+    int n_messages;
+    chat_options options;
+    client_limits limits;
+} chat_request;
+
+/* Starts a chat reply as an event stream. */
+int client_chat(client *c, const chat_request *r, client_sink sink, client_call **out, err *e);
+/* Writes the body that client_chat sends. */
+int client_chat_body(const chat_request *r, buf *out, err *e);
 
 /* Starts the stats stream. It comes back by itself after a loss (0.25 s, doubling to 4 s) until it
- * is cancelled. */
-int client_stats(client *c, int interval_ms, client_event_fn fn, void *ctx, client_call **out,
-                 err *e);
+ * is cancelled; CLIENT_LOST tells of a loss (also when there was no first connection) once. */
+int client_stats(client *c, int interval_ms, client_sink sink, client_call **out, err *e);
 
 /* One plain request. body NULL = GET, else POST of JSON. The answer comes with CLIENT_END: error is
  * set for a failed connection and for every status of 400 and above (the server's sentence). */
@@ -123,8 +136,8 @@ typedef struct client_request {
     const char *body;
     client_limits limits;
 } client_request;
-int client_request_start(client *c, const client_request *r, client_event_fn fn, void *ctx,
-                         client_call **out, err *e);
+int client_request_start(
+    client *c, const client_request *r, client_sink sink, client_call **out, err *e);
 
 /* Ends a call: its connection closes at once, and CLIENT_END with ERR_CANCELLED is delivered by the
  * next client_pump. */

@@ -50,24 +50,50 @@ typedef struct cmd_option {
 struct cmd_args;
 
 typedef struct cmd_entry {
-    const char *noun; /* "" is plain `tandem` */
-    const char *verb; /* NULL: the noun alone */
-    const char *args; /* as shown in help, "" for none */
-    int min_args, max_args; /* max -1 = any number */
-    const char *help;       /* one line, no full stop */
-    const char *more;       /* a paragraph for help and the manual, or NULL */
-    const cmd_option *options; /* ends with name NULL; may be NULL */
-    cmd_complete complete;     /* of the positional arguments */
+    const char *noun;                     /* "" is plain `tandem` */
+    const char *verb;                     /* NULL: the noun alone */
+    const char *args;                     /* as shown in help, "" for none */
+    int min_args, max_args;               /* max -1 = any number */
+    const char *help;                     /* one line, no full stop */
+    const char *more;                     /* a paragraph for help and the manual, or NULL */
+    const cmd_option *options;            /* ends with name NULL; may be NULL */
+    cmd_complete complete;                /* of the positional arguments */
     int (*run)(const struct cmd_args *a); /* returns an exit code */
 } cmd_entry;
 
 /* Slash commands: /NAME in the chat, `:NAME` on the command line of the full screen. */
 typedef enum slash_id {
-    SLASH_HELP, SLASH_NEW, SLASH_SESSIONS, SLASH_OPEN, SLASH_RENAME, SLASH_DELETE, SLASH_EXPORT,
-    SLASH_AGAIN, SLASH_EDIT, SLASH_CONTINUE, SLASH_UNDO, SLASH_REDO, SLASH_BRANCHES, SLASH_BRANCH,
-    SLASH_FORK, SLASH_SYSTEM, SLASH_SET, SLASH_UNSET, SLASH_THINK, SLASH_RAW, SLASH_FOLD,
-    SLASH_COPY, SLASH_SAVE, SLASH_CONTEXT, SLASH_STATS, SLASH_STATUS, SLASH_MODEL, SLASH_ENGINE,
-    SLASH_KEYS, SLASH_QUIT, SLASH_COUNT
+    SLASH_HELP,
+    SLASH_NEW,
+    SLASH_SESSIONS,
+    SLASH_OPEN,
+    SLASH_RENAME,
+    SLASH_DELETE,
+    SLASH_EXPORT,
+    SLASH_AGAIN,
+    SLASH_EDIT,
+    SLASH_CONTINUE,
+    SLASH_UNDO,
+    SLASH_REDO,
+    SLASH_BRANCHES,
+    SLASH_BRANCH,
+    SLASH_FORK,
+    SLASH_SYSTEM,
+    SLASH_SET,
+    SLASH_UNSET,
+    SLASH_THINK,
+    SLASH_RAW,
+    SLASH_FOLD,
+    SLASH_COPY,
+    SLASH_SAVE,
+    SLASH_CONTEXT,
+    SLASH_STATS,
+    SLASH_STATUS,
+    SLASH_MODEL,
+    SLASH_ENGINE,
+    SLASH_KEYS,
+    SLASH_QUIT,
+    SLASH_COUNT
 } slash_id;
 
 enum { SLASH_IN_PLAIN = 1, SLASH_IN_SCREEN = 2 };
@@ -93,8 +119,8 @@ const cmd_entry *cmd_find(const char *noun, const char *verb);
  * command has is enough. */
 const slash_entry *slash_find(const char *line, bool is_palette, const char **args, err *e);
 /* The nearest of n names by edit distance, or NULL when none is near. name(i, ctx) gives them. */
-const char *cmd_nearest(const char *word, const char *(*name)(size_t i, void *ctx), size_t n,
-                        void *ctx);
+const char *cmd_nearest(
+    const char *word, const char *(*name)(size_t i, void *ctx), size_t n, void *ctx);
 
 /* Parsed command line. All strings are borrowed from argv. */
 #define CMD_MAX_OPTIONS 32

@@ -23,25 +23,25 @@ typedef enum launch_phase {
 
 /* Strings are borrowed until launch_open returns. */
 typedef struct launch_options {
-    const char *socket_path; /* NULL: the usual place */
-    const char *model_dir;   /* NULL: the setting MODEL_DIR, else the built-in demo model */
-    const char *daemon_path; /* NULL: beside this program, else PATH */
+    const char *socket_path;       /* NULL: the usual place */
+    const char *model_dir;         /* NULL: the setting MODEL_DIR, else the built-in demo model */
+    const char *daemon_path;       /* NULL: beside this program, else PATH */
     const char *const *extra_args; /* further daemon arguments, NULL-ended; may be NULL */
-    int deadline_ms;         /* 0: the setting READY_TIMEOUT */
-    bool may_start;          /* false: only attach */
+    int deadline_ms;               /* 0: the setting READY_TIMEOUT */
+    bool may_start;                /* false: only attach */
 } launch_options;
 
 /* What is known of the daemon while it comes up. */
 typedef struct launch_report {
     launch_phase phase;
-    bool was_running;    /* attached, not started by us */
-    char state[24];      /* the daemon's own word: loading, ready, draining, failed */
+    bool was_running; /* attached, not started by us */
+    char state[24];   /* the daemon's own word: loading, ready, draining, failed */
     char model_id[128];
     bool is_demo;
-    int pid;             /* of a daemon that we started, else 0 */
+    int pid; /* of a daemon that we started, else 0 */
     int64_t waited_ms;
     const char *log_path; /* owned by the launch */
-    const err *error;     /* LAUNCH_FAILED; the daemon's own first error sentence when it gave one */
+    const err *error; /* LAUNCH_FAILED; the daemon's own first error sentence when it gave one */
 } launch_report;
 
 int launch_open(const launch_options *o, launch **out, err *e);
@@ -57,7 +57,7 @@ void launch_get_report(const launch *l, launch_report *r);
 /* Blocking: steps until ready, absent, failed or stop_fd is readable (ERR_CANCELLED). on_change (or
  * NULL) sees each change of phase or state. OK only when ready. */
 int launch_run(launch *l, int stop_fd, void (*on_change)(void *ctx, const launch_report *r),
-               void *ctx, err *e);
+    void *ctx, err *e);
 
 /* Asks the daemon to end and waits until its socket is gone. ERR_NOT_FOUND when none runs. */
 int launch_stop(const char *socket_path, int deadline_ms, err *e);

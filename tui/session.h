@@ -24,15 +24,20 @@
 
 typedef struct session session;
 
-typedef enum session_role { SESSION_SYSTEM, SESSION_USER, SESSION_ASSISTANT, SESSION_TOOL } session_role;
+typedef enum session_role {
+    SESSION_SYSTEM,
+    SESSION_USER,
+    SESSION_ASSISTANT,
+    SESSION_TOOL
+} session_role;
 
 typedef enum session_state {
-    SESSION_DONE,        /* complete */
-    SESSION_WRITING,     /* a reply of this process, still open */
-    SESSION_STOPPED,     /* the user stopped it */
-    SESSION_CUT,         /* ended by the length limit */
-    SESSION_FAILED,      /* the engine or the connection ended; error says why */
-    SESSION_INTERRUPTED  /* found without an end: a program died while it was written */
+    SESSION_DONE,       /* complete */
+    SESSION_WRITING,    /* a reply of this process, still open */
+    SESSION_STOPPED,    /* the user stopped it */
+    SESSION_CUT,        /* ended by the length limit */
+    SESSION_FAILED,     /* the engine or the connection ended; error says why */
+    SESSION_INTERRUPTED /* found without an end: a program died while it was written */
 } session_state;
 
 /* One node of the tree. Ids start at 1 and grow by 1; parent 0 is the root. All text is owned by the
@@ -41,13 +46,13 @@ typedef struct session_turn {
     int id, parent;
     session_role role;
     session_state state;
-    char *text;          /* never NULL */
+    char *text; /* never NULL */
     char *think;
-    char *tool_calls;    /* JSON array */
-    char *settings;      /* JSON object: what was asked for */
-    char *stats;         /* JSON object: counts and times of the reply */
-    char *error;         /* SESSION_FAILED: the sentence */
-    int64_t time_ms;     /* wall clock, when it was added */
+    char *tool_calls; /* JSON array */
+    char *settings;   /* JSON object: what was asked for */
+    char *stats;      /* JSON object: counts and times of the reply */
+    char *error;      /* SESSION_FAILED: the sentence */
+    int64_t time_ms;  /* wall clock, when it was added */
 } session_turn;
 
 /* One row of the list. */
@@ -110,7 +115,8 @@ int session_reply_append(session *s, const char *text, size_t len, bool is_think
 /* Sets the tool calls of the open reply (JSON array). */
 int session_reply_tool_calls(session *s, const char *json, err *e);
 /* Ends the open reply; stats and error may be NULL. Synced. */
-int session_reply_end(session *s, session_state state, const char *stats, const char *error, err *e);
+int session_reply_end(
+    session *s, session_state state, const char *stats, const char *error, err *e);
 
 /* Writes unwritten reply text if a second has passed since the last write; cheap otherwise. */
 int session_tick(session *s, int64_t now_ms, err *e);

@@ -24,11 +24,11 @@ typedef struct sse_sink {
 } sse_sink;
 
 typedef struct sse {
-    buf line;       /* the unfinished line */
-    buf data;       /* data lines of the unfinished event */
-    bool has_data;  /* a data line was seen, even an empty one */
-    bool after_cr;  /* a LF that follows belongs to the CR before it */
-    bool started;   /* the byte order mark can no longer come */
+    buf line;      /* the unfinished line */
+    buf data;      /* data lines of the unfinished event */
+    bool has_data; /* a data line was seen, even an empty one */
+    bool after_cr; /* a LF that follows belongs to the CR before it */
+    bool started;  /* the byte order mark can no longer come */
     sse_sink sink;
 } sse;
 

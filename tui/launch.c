@@ -1,0 +1,406 @@
+#include "tui/launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/file.h"
+#include "engine/base/json.h"
+#include "engine/base/mem.h"
+#include "engine/base/str.h"
+#include "setup/paths.h"
+#include "setup/settings.h"
+#include "tui/launch_process.h"
+
+enum { PROBE_FIRST_MS = 20, PROBE_MAX_MS = 250, PROBE_LIMIT_MS = 5000, LOG_READ_MAX = 1 << 20 };
+
+struct launch {
+    client *client;
+    client_call *probe;
+    char *model_dir, *daemon_path, *log_path, *lock_path;
+    char **extra_args;
+    int n_extra;
+    int lock_fd; /* -1: not ours */
+    launch_process process;
+    uint64_t log_from; /* where the log of this start begins */
+    uint64_t started_ms, next_probe_ms;
+    int probe_ms, deadline_ms;
+    bool may_start, probe_ended;
+    launch_report report;
+    err probe_error, error;
+};
+
+static bool is_over(const launch *l) {
+    return l->report.phase == LAUNCH_READY || l->report.phase == LAUNCH_ABSENT ||
+           l->report.phase == LAUNCH_FAILED;
+}
+
+static void end_with(launch *l, launch_phase phase) {
+    l->report.phase = phase;
+    if (l->lock_fd >= 0) close(l->lock_fd);
+    l->lock_fd = -1;
+}
+
+static void fail(launch *l) {
+    l->report.error = &l->error;
+    end_with(l, LAUNCH_FAILED);
+}
+
+/* What the daemon says of itself. */
+
+static void read_state(launch *l, const char *text, size_t len) {
+    json *v = NULL;
+    if (json_parse(text, len, NULL, &v, &l->error) != OK || !json_is_object(v)) {
+        err_set(&l->error, ERR_MISMATCH,
+            "the program behind %s is no engine of Tandem; choose another socket with TANDEM_SOCKET",
+            client_socket_path(l->client));
+        json_free(v);
+        fail(l);
+        return;
+    }
+    const char *state = json_str(json_get(v, "state"));
+    const json *model = json_get(v, "model");
+    const char *id = json_str(json_get(model, "id"));
+    str_copy(l->report.state, sizeof l->report.state, state != NULL ? state : "unknown");
+    if (id != NULL) str_copy(l->report.model_id, sizeof l->report.model_id, id);
+    l->report.is_demo = json_is_true(json_get(model, "demo"));
+    if (str_eq(state, "ready")) {
+        end_with(l, LAUNCH_READY);
+    } else if (str_eq(state, "failed")) {
+        const char *why = json_str(json_get(v, "error"));
+        if (why == NULL) why = json_str(json_get(json_get(v, "error"), "message"));
+        err_set(&l->error, ERR_INTERNAL, "%s", why != NULL ? why : "the engine has failed");
+        fail(l);
+    } else {
+        l->report.phase = LAUNCH_STARTING;
+    }
+    json_free(v);
+}
+
+static void on_probe(void *ctx, const client_event *ev) {
+    launch *l = ctx;
+    if (ev->kind != CLIENT_END) return;
+    l->probe = NULL;
+    l->probe_ended = true;
+    l->probe_error = (err)ERR_INIT;
+    if (ev->error == NULL) {
+        read_state(l, ev->text, ev->len);
+    } else {
+        l->probe_error = *ev->error;
+    }
+}
+
+/* What the daemon wrote since this start. */
+static void read_log(const launch *l, buf *out) {
+    int fd = open(l->log_path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    ssize_t n = 1;
+    while (n > 0 && out->len < LOG_READ_MAX && buf_reserve(out, 4096) == OK) {
+        n = pread(fd, out->data + out->len, 4096, (off_t)(l->log_from + out->len));
+        if (n > 0) out->len += (size_t)n;
+    }
+    close(fd);
+}
+
+/* The first sentence of the daemon's own, else the last line that is there. */
+static bool log_sentence(const launch *l, char *out, size_t cap) {
+    buf log = BUF_MAX(2 * LOG_READ_MAX);
+    char *best = NULL;
+    bool is_found = false;
+    read_log(l, &log);
+    for (size_t at = 0; at < log.len && !is_found;) {
+        const char *line = log.data + at;
+        const char *stop = memchr(line, '\n', log.len - at);
+        size_t n = stop != NULL ? (size_t)(stop - line) : log.len - at;
+        is_found = n > 9 && strncmp(line, "tandemd: ", 9) == 0;
+        if (n > 0) {
+            mem_free(best);
+            best = is_found ? mem_strndup(line + 9, n - 9) : mem_strndup(line, n);
+        }
+        at += n + 1;
+    }
+    bool has_word = best != NULL;
+    if (has_word) str_copy(out, cap, best);
+    mem_free(best);
+    buf_release(&log);
+    return has_word;
+}
+
+static void daemon_ended(launch *l) {
+    char line[400];
+    if (log_sentence(l, line, sizeof line)) {
+        err_set(&l->error, ERR_INTERNAL, "%s", line);
+    } else {
+        err_set(&l->error, ERR_INTERNAL,
+            "the engine ended while it started and left no word; see %s", l->log_path);
+    }
+    fail(l);
+}
+
+/* Starting. */
+
+static int take_lock(launch *l, err *e) {
+    buf dir = BUF_INIT;
+    int rc = path_dir(&dir, l->lock_path);
+    if (rc == OK) rc = paths_make_private(buf_cstr(&dir), e);
+    buf_release(&dir);
+    if (rc != OK) return rc;
+    int fd = open(l->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) return err_errno(e, "cannot make %s", l->lock_path);
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        l->lock_fd = fd;
+        return OK;
+    }
+    close(fd);
+    return ERR_BUSY;
+}
+
+static int spawn(launch *l, err *e) {
+    buf dir = BUF_INIT;
+    uint64_t size = 0;
+    int rc = path_dir(&dir, l->log_path);
+    if (rc == OK) rc = paths_make_private(buf_cstr(&dir), e);
+    buf_release(&dir);
+    if (rc != OK) return rc;
+    if (file_exists(l->log_path)) rc = file_size(l->log_path, &size, e);
+    l->log_from = size;
+    const char **argv = mem_array((size_t)l->n_extra + 6, sizeof *argv);
+    int n = 0;
+    argv[n++] = l->daemon_path;
+    argv[n++] = "--socket";
+    argv[n++] = client_socket_path(l->client);
+    if (l->model_dir[0] != '\0') {
+        argv[n++] = "--model";
+        argv[n++] = l->model_dir;
+    }
+    for (int i = 0; i < l->n_extra; i++)
+        argv[n++] = l->extra_args[i];
+    if (rc == OK) rc = launch_process_start(&l->process, argv, l->log_path, e);
+    mem_free(argv);
+    return rc;
+}
+
+/* Nothing answers at the socket: start, wait for the one who starts, or give up. */
+static void nothing_there(launch *l) {
+    if (l->process.pid != 0) return; /* ours, not listening yet */
+    if (!l->may_start) {
+        end_with(l, LAUNCH_ABSENT);
+        return;
+    }
+    int rc = take_lock(l, &l->error);
+    l->report.phase = LAUNCH_STARTING;
+    if (rc == ERR_BUSY) {
+        l->report.was_running = true;
+        return;
+    }
+    /* Between the probe and the lock another program may have finished its start. */
+    if (rc == OK && launch_socket_answers(client_socket_path(l->client))) {
+        close(l->lock_fd);
+        l->lock_fd = -1;
+        return;
+    }
+    if (rc == OK) rc = spawn(l, &l->error);
+    if (rc != OK) {
+        fail(l);
+        return;
+    }
+    l->report.was_running = false;
+    l->report.pid = l->process.pid;
+    l->probe_ms = PROBE_FIRST_MS;
+}
+
+static void handle_probe(launch *l) {
+    l->probe_ended = false;
+    l->next_probe_ms = clock_mono_ms() + (uint64_t)l->probe_ms;
+    l->probe_ms = l->probe_ms * 2 < PROBE_MAX_MS ? l->probe_ms * 2 : PROBE_MAX_MS;
+    int code = l->probe_error.code;
+    if (code == OK) {
+        if (l->process.pid == 0) l->report.was_running = true;
+        return;
+    }
+    if (code == ERR_NOT_FOUND) {
+        nothing_there(l);
+        return;
+    }
+    /* It answers, but not with a state: busy, loading or slow. Ask again until the deadline. */
+    l->report.phase = LAUNCH_STARTING;
+}
+
+static void check_deadline(launch *l) {
+    l->report.waited_ms = (int64_t)(clock_mono_ms() - l->started_ms);
+    if (l->report.waited_ms < l->deadline_ms) return;
+    err_set(&l->error, ERR_TIMEOUT,
+        "the engine is not ready after %.0f s; it may go on loading: `tandem status` shows its "
+        "state, and its log is %s",
+        l->deadline_ms / 1000.0, l->log_path);
+    fail(l);
+}
+
+void launch_step(launch *l) {
+    if (is_over(l)) return;
+    client_pump(l->client);
+    if (is_over(l)) return;
+    if (l->probe_ended) handle_probe(l);
+    if (is_over(l)) return;
+    if (l->process.pid != 0 && launch_process_ended(&l->process)) {
+        daemon_ended(l);
+        return;
+    }
+    check_deadline(l);
+    if (is_over(l) || l->probe != NULL || clock_mono_ms() < l->next_probe_ms) return;
+    client_request r = {.path = "/tandem/v1/state", .limits = {.total_ms = PROBE_LIMIT_MS}};
+    client_sink sink = {on_probe, l};
+    if (client_request_start(l->client, &r, sink, &l->probe, &l->error) != OK) {
+        fail(l);
+        return;
+    }
+    client_pump(l->client);
+    if (l->probe_ended && !is_over(l)) handle_probe(l);
+}
+
+int launch_fd(const launch *l) {
+    return client_fd(l->client);
+}
+
+int launch_timeout_ms(const launch *l) {
+    if (is_over(l)) return -1;
+    int wait = client_timeout_ms(l->client);
+    uint64_t now = clock_mono_ms();
+    int until =
+        l->probe != NULL || l->next_probe_ms <= now ? PROBE_MAX_MS : (int)(l->next_probe_ms - now);
+    if (l->probe == NULL && l->next_probe_ms <= now) return 0;
+    return wait >= 0 && wait < until ? wait : until;
+}
+
+void launch_get_report(const launch *l, launch_report *r) {
+    *r = l->report;
+    r->log_path = l->log_path;
+}
+
+/* Opening. */
+
+static int fill_paths(launch *l, const launch_options *o, const settings *s, err *e) {
+    buf b = BUF_INIT;
+    int rc = OK;
+    if (o->socket_path != NULL) {
+        rc = buf_puts(&b, o->socket_path);
+    } else {
+        rc = paths_socket(&b, e);
+    }
+    if (rc == OK) rc = client_open(buf_cstr(&b), &l->client, e);
+    if (rc == OK) rc = buf_puts(&b, ".start");
+    if (rc == OK) l->lock_path = mem_strdup(buf_cstr(&b));
+    buf_reset(&b);
+    if (rc == OK) rc = paths_engine_log(&b, e);
+    if (rc == OK) l->log_path = mem_strdup(buf_cstr(&b));
+    buf_reset(&b);
+    l->model_dir = mem_strdup(o->model_dir != NULL ? o->model_dir : settings_get(s, "MODEL_DIR"));
+    if (rc == OK && o->may_start) {
+        rc = o->daemon_path != NULL ? buf_puts(&b, o->daemon_path) : launch_find_daemon(&b, e);
+    }
+    l->daemon_path = buf_take(&b);
+    return rc;
+}
+
+int launch_open(const launch_options *o, launch **out, err *e) {
+    launch *l = mem_alloc(sizeof *l);
+    settings *s = settings_new();
+    l->lock_fd = -1;
+    l->process.pidfd = -1;
+    l->may_start = o->may_start;
+    l->probe_ms = PROBE_FIRST_MS;
+    l->started_ms = clock_mono_ms();
+    int rc = settings_load(s, e);
+    if (rc == OK) rc = fill_paths(l, o, s, e);
+    if (rc == OK) {
+        l->deadline_ms =
+            o->deadline_ms > 0 ? o->deadline_ms : (int)settings_int(s, "READY_TIMEOUT") * 1000;
+        while (o->extra_args != NULL && o->extra_args[l->n_extra] != NULL)
+            l->n_extra++;
+        l->extra_args = mem_array((size_t)l->n_extra + 1, sizeof *l->extra_args);
+        for (int i = 0; i < l->n_extra; i++)
+            l->extra_args[i] = mem_strdup(o->extra_args[i]);
+    }
+    settings_free(s);
+    if (rc != OK) {
+        launch_close(l);
+        return rc;
+    }
+    *out = l;
+    return OK;
+}
+
+void launch_close(launch *l) {
+    if (l == NULL) return;
+    client_close(l->client);
+    launch_process_release(&l->process);
+    if (l->lock_fd >= 0) close(l->lock_fd);
+    for (int i = 0; i < l->n_extra; i++)
+        mem_free(l->extra_args[i]);
+    mem_free(l->extra_args);
+    mem_free(l->model_dir);
+    mem_free(l->daemon_path);
+    mem_free(l->log_path);
+    mem_free(l->lock_path);
+    mem_free(l);
+}
+
+static int result_of(const launch *l, err *e) {
+    if (l->report.phase == LAUNCH_READY) return OK;
+    if (l->report.phase == LAUNCH_ABSENT) {
+        return err_set(e, ERR_NOT_FOUND, "no engine is running; start it with: tandem start");
+    }
+    if (e != NULL) *e = l->error;
+    return l->error.code != OK ? l->error.code : ERR_INTERNAL;
+}
+
+int launch_run(launch *l, int stop_fd, void (*on_change)(void *ctx, const launch_report *r),
+    void *ctx, err *e) {
+    launch_report last = {.phase = LAUNCH_PROBING};
+    for (;;) {
+        launch_step(l);
+        launch_report r;
+        launch_get_report(l, &r);
+        bool is_news = r.phase != last.phase || !str_eq(r.state, last.state);
+        if (is_news && on_change != NULL) on_change(ctx, &r);
+        last = r;
+        if (is_over(l)) return result_of(l, e);
+        struct pollfd fds[2] = {
+            {.fd = launch_fd(l), .events = POLLIN}, {.fd = stop_fd, .events = POLLIN}};
+        if (poll(fds, stop_fd >= 0 ? 2 : 1, launch_timeout_ms(l)) > 0 && fds[1].revents != 0) {
+            return err_set(e, ERR_CANCELLED,
+                "interrupted; an engine that was starting goes on (stop it with: tandem stop)");
+        }
+    }
+}
+
+int launch_stop(const char *socket_path, int deadline_ms, err *e) {
+    client *c = NULL;
+    buf body = BUF_INIT;
+    int rc = client_open(socket_path, &c, e);
+    if (rc != OK) return rc;
+    client_request r = {.path = "/tandem/v1/shutdown", .body = "{}", .limits = {.total_ms = 5000}};
+    rc = client_fetch(c, &r, &body, NULL, e);
+    client_close(c);
+    buf_release(&body);
+    if (rc == ERR_NOT_FOUND) {
+        return err_set(e, ERR_NOT_FOUND, "no engine is running, so there is nothing to stop");
+    }
+    /* The answer may be lost when the daemon is quick: only its socket tells. */
+    if (rc != OK && rc != ERR_NET) return rc;
+    uint64_t end = clock_mono_ms() + (uint64_t)deadline_ms;
+    while (launch_socket_answers(socket_path)) {
+        if (clock_mono_ms() >= end) {
+            return err_set(e, ERR_TIMEOUT,
+                "the engine has not ended within %.0f s; it may be finishing replies: look with "
+                "tandem status",
+                deadline_ms / 1000.0);
+        }
+        sleep_ms(20);
+    }
+    return OK;
+}
