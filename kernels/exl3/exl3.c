@@ -168,13 +168,13 @@ int exl3_select(int i) {
     return OK;
 }
 
-static const exl3_kernel *kernel_in_use(void) {
+int exl3_variant_in_use(void) {
     int i = atomic_load_explicit(&chosen, memory_order_relaxed);
     if (i < 0) {
         i = best_variant();
         atomic_store_explicit(&chosen, i, memory_order_relaxed);
     }
-    return variants[i];
+    return i;
 }
 
 /* ---- running ---- */
@@ -287,7 +287,7 @@ static void block_item(void *ctx, int i_item, int i_thread) {
 }
 
 void exl3_grouped_run(const exl3_run_args *a, void *scratch) {
-    run_state s = {.kernel = kernel_in_use()};
+    run_state s = {.kernel = variants[exl3_variant_in_use()]};
     CHECK((uintptr_t)scratch % ALIGNMENT == 0);
     size_t work = plan_run(a, scratch, &s);
     if (s.n_rows == 0) return;

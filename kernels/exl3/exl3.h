@@ -90,6 +90,8 @@ int exl3_variant_count(void);
 const char *exl3_variant_name(int i);
 /* Whether this CPU can run variant i. */
 int exl3_variant_usable(int i);
+/* The variant that runs use now. */
+int exl3_variant_in_use(void);
 /* Makes later runs of the whole process use variant i; -1 = the best. Not while a run is going on. ERR_UNSUPPORTED when the CPU
  * cannot. All variants give the same bits. */
 int exl3_select(int i);

@@ -134,6 +134,9 @@ AVX2_FN void avx2_finish(float *y, const exl3_row *row, const float *svh, const 
 
 /* ---- the integer sums, three times ---- */
 
+/* Rows whose sums stay in registers: 2 * 4 sums, 2 weights and 1 input of the 16 registers (6 rows spilled with gcc 12). */
+enum { X86_GROUP = 4 };
+
 #define X86_NAME(x) avx2_##x
 #define X86_FN static __attribute__((target("avx2")))
 #define X86_INLINE static inline __attribute__((target("avx2"), always_inline))

@@ -123,15 +123,16 @@ static const X86_NAME(rate) X86_NAME(rates)[EXL3_MAX_K2 + 1] = {
 
 /* The n rows of a group against one decoded block. n is a constant at every call, so the sums stay in registers. */
 X86_INLINE void X86_NAME(group)(const __m256i *b, const exl3_row *rows, int i_block, int n, double (*totals)[EXL3_TILE]) {
-    __m256i sums[6][2];
-    const int16_t *a[6];
+    __m256i sums[X86_GROUP][2];
+    const int16_t *a[X86_GROUP];
     for (int r = 0; r < n; r++) {
         sums[r][0] = sums[r][1] = _mm256_setzero_si256();
         a[r] = rows[r].a + i_block * EXL3_BLOCK;
     }
+    EXL3_UNROLL(4) /* else the compiler moves every sum to another register in every step */
     for (int pair = 0; pair < EXL3_BLOCK / 2; pair++) {
         __m256i b0 = _mm256_load_si256(b + 2 * pair), b1 = _mm256_load_si256(b + 2 * pair + 1);
-        EXL3_UNROLL(6)
+        EXL3_UNROLL(4)
         for (int r = 0; r < n; r++) {
             __m256i both = X86_NAME(two_inputs)(a[r], pair);
             sums[r][0] = X86_DOT(sums[r][0], b0, both);
@@ -147,10 +148,8 @@ X86_INLINE void X86_NAME(group)(const __m256i *b, const exl3_row *rows, int i_bl
 
 X86_FN void X86_NAME(groups)(const __m256i *b, const exl3_row *rows, int n_rows, int i_block, double (*totals)[EXL3_TILE]) {
     int r = 0;
-    for (; r + 6 <= n_rows; r += 6) X86_NAME(group)(b, rows + r, i_block, 6, totals + r);
+    for (; r + X86_GROUP <= n_rows; r += X86_GROUP) X86_NAME(group)(b, rows + r, i_block, X86_GROUP, totals + r);
     switch (n_rows - r) {
-    case 5: X86_NAME(group)(b, rows + r, i_block, 5, totals + r); break;
-    case 4: X86_NAME(group)(b, rows + r, i_block, 4, totals + r); break;
     case 3: X86_NAME(group)(b, rows + r, i_block, 3, totals + r); break;
     case 2: X86_NAME(group)(b, rows + r, i_block, 2, totals + r); break;
     case 1: X86_NAME(group)(b, rows + r, i_block, 1, totals + r); break;
