@@ -1,0 +1,163 @@
+#include <math.h>
+
+#include "engine/base/mem.h"
+#include "kernels/attn/attn.h"
+#include "kernels/half.h"
+#include "kernels/vec/vec.h"
+
+/* Consecutive rows of one span are handled together: their windows overlap, and as long as every
+ * compressed row is
+ * selected, so do their selections; each cache row is then unpacked once for the tile. */
+enum { ATTN_TILE = 8, ATTN_BLOCK_ROWS = 16 };
+
+typedef struct attn_job {
+    const attn_args *a;
+    kernel_context *k;
+    int n_groups; /* head groups of one tile: more than one only when there are fewer tiles than
+                   * threads */
+} attn_job;
+
+/* Rows unpacked for a tile. */
+typedef struct attn_list {
+    float *rows;       /* [window part][d], then [compressed part][d] */
+    float *scores;     /* of one row and head */
+    int64_t window0;   /* position of rows[0] */
+    int n_window;
+    bool is_shared;    /* the compressed part holds positions 0.. in order */
+    bool is_bf16;      /* weights of the sum are rounded, the denominator is not */
+    int n_compressed;
+} attn_list;
+
+static int list_rows(int window, int max_selected) {
+    return window + ATTN_TILE + ATTN_BLOCK_ROWS + max_selected;
+}
+
+size_t attn_thread_bytes(int window, int max_selected, int d) {
+    return (size_t)list_rows(window, max_selected) * (size_t)(d + 1) * sizeof(float) + 64;
+}
+
+static bool selects_all(const attn_args *a, int row) {
+    /* Ascending and distinct: the last one tells. */
+    int n = a->n_selected[row];
+    const int32_t *list = a->selection + (size_t)row * (size_t)a->max_selected;
+    return n == 0 || list[n - 1] == n - 1;
+}
+
+static void unpack_window_rows(const attn_args *a, attn_list *l, int row0, int n_rows) {
+    const batch_rows *b = &a->batch;
+    int64_t start = b->span_pos[row0];
+    int64_t first = a->is_block ? start - a->window : b->pos[row0] - a->window + 1;
+    int64_t last = a->is_block ? start + b->span_len[row0] - 1 : b->pos[row0 + n_rows - 1];
+    l->window0 = first < 0 ? 0 : first;
+    l->n_window = (int)(last - l->window0 + 1);
+    for (int i = 0; i < l->n_window; i++) {
+        int64_t p = l->window0 + i;
+        const uint8_t *row = p < start ? kv_ring_row(&a->ring, b->slot[row0], p)
+                                       : a->rows + (size_t)(b->span_row[row0] + (int)(p - start)) *
+                                                       a->ring.row_bytes;
+        kv_unpack(a->window_format, row, a->d, l->rows + (size_t)i * (size_t)a->d);
+    }
+}
+
+static void unpack_selection(const attn_args *a, attn_list *l, int row) {
+    const int32_t *list = a->selection + (size_t)row * (size_t)a->max_selected;
+    l->n_compressed = a->n_selected[row];
+    for (int i = 0; i < l->n_compressed; i++) {
+        kv_unpack(a->compressed_format, kv_paged_row(&a->pages, a->batch.slot[row], list[i]), a->d,
+                  l->rows + (size_t)(l->n_window + i) * (size_t)a->d);
+    }
+}
+
+typedef struct attn_range {
+    const float *window, *compressed; /* first rows of the two parts */
+    int n_window, n_compressed;
+} attn_range;
+
+static void attend(const attn_args *a, const attn_range *g, const float *q, float *o, attn_list *l,
+                   int head) {
+    const vec_ops *v = vec();
+    int n = g->n_window + g->n_compressed, d = a->d;
+    float most = -1e30f;
+    for (int i = 0; i < n; i++) {
+        const float *row = i < g->n_window ? g->window + (size_t)i * (size_t)d
+                                           : g->compressed + (size_t)(i - g->n_window) * (size_t)d;
+        float s = v->dot(q, row, d) * a->scale;
+        l->scores[i] = s;
+        most = s > most ? s : most;
+    }
+    float den = 0.0f;
+    for (int i = 0; i < n; i++) {
+        l->scores[i] = expf(l->scores[i] - most);
+        den += l->scores[i];
+    }
+    den += expf(a->sink[head] - most);
+    for (int c = 0; c < d; c++) { o[c] = 0.0f; }
+    for (int i = 0; i < n; i++) {
+        const float *row = i < g->n_window ? g->window + (size_t)i * (size_t)d
+                                           : g->compressed + (size_t)(i - g->n_window) * (size_t)d;
+        v->axpy(o, row, l->is_bf16 ? bf16_round(l->scores[i]) : l->scores[i], d);
+    }
+    for (int c = 0; c < d; c++) { o[c] /= den; }
+}
+
+static void attend_row(const attn_job *j, attn_list *l, int row, const int heads[2]) {
+    const attn_args *a = j->a;
+    int64_t p = a->batch.pos[row];
+    attn_range g = {.n_window = l->n_window};
+    g.window = l->rows;
+    if (!a->is_block) {
+        int64_t first = p - a->window + 1 < 0 ? 0 : p - a->window + 1;
+        g.window += (size_t)(first - l->window0) * (size_t)a->d;
+        g.n_window = (int)(p - first + 1);
+    }
+    g.compressed = l->rows + (size_t)l->n_window * (size_t)a->d;
+    g.n_compressed = a->selection == NULL ? 0 : a->n_selected[row];
+    size_t width = (size_t)a->n_heads * (size_t)a->d;
+    for (int h = heads[0]; h < heads[1]; h++) {
+        size_t at = (size_t)row * width + (size_t)h * (size_t)a->d;
+        attend(a, &g, a->q + at, a->o + at, l, h);
+        context_round(j->k, a->o + at, (size_t)a->d);
+    }
+}
+
+/* Rows of the tile that starts at row: same span, at most ATTN_TILE. */
+static int tile_len(const batch_rows *b, int row) {
+    int in_span = b->span_row[row] + b->span_len[row] - row;
+    return in_span < ATTN_TILE ? in_span : ATTN_TILE;
+}
+
+static void run_tile(const attn_job *j, attn_list *l, int row0, const int heads[2]) {
+    const attn_args *a = j->a;
+    int n = tile_len(&a->batch, row0), last = row0 + n - 1;
+    unpack_window_rows(a, l, row0, n);
+    l->is_shared = a->selection != NULL && selects_all(a, last);
+    for (int r = row0; r < last && l->is_shared; r++) { l->is_shared = selects_all(a, r); }
+    if (l->is_shared) { unpack_selection(a, l, last); }
+    for (int r = row0; r <= last; r++) {
+        if (a->selection != NULL && !l->is_shared) { unpack_selection(a, l, r); }
+        attend_row(j, l, r, heads);
+    }
+}
+
+static void attn_item(void *ctx, int i_item, int i_thread) {
+    const attn_job *j = ctx;
+    const attn_args *a = j->a;
+    int tile = i_item / j->n_groups, group = i_item % j->n_groups;
+    /* Tiles start where a span starts and every ATTN_TILE rows after that. */
+    int row = 0;
+    for (int i = 0; i < tile; i++) { row += tile_len(&a->batch, row); }
+    attn_list l = {.rows = j->k->thread_scratch[i_thread], .is_bf16 = j->k->is_bf16};
+    l.scores = l.rows + (size_t)list_rows(a->window, a->max_selected) * (size_t)a->d;
+    int heads[2] = {group * a->n_heads / j->n_groups, (group + 1) * a->n_heads / j->n_groups};
+    run_tile(j, &l, row, heads);
+}
+
+void attn_run(kernel_context *k, const attn_args *a) {
+    if (k->rc != OK || a->batch.n == 0) { return; }
+    CHECK(attn_thread_bytes(a->window, a->max_selected, a->d) <= k->thread_scratch_bytes);
+    int n_tiles = 0, n_threads = pool_size(k->workers);
+    for (int row = 0; row < a->batch.n; row += tile_len(&a->batch, row)) { n_tiles++; }
+    attn_job j = {a, k, 1};
+    if (n_tiles < n_threads) { j.n_groups = n_threads < a->n_heads ? n_threads : a->n_heads; }
+    pool_run(k->workers, n_tiles * j.n_groups, attn_item, &j);
+}
