@@ -1,0 +1,59 @@
+/* The HTTP server of tandemd: the public API of api.md and the control paths under /tandem/v1, on
+ * the Unix socket and, when switched on, on a loopback TCP port. It is a client of engine/run and
+ * owns no model state.
+ * Threads: api_open, api_close and api_endpoint from the owner's thread or (api_endpoint) from a
+ * route; everything inside runs on a thread per connection. */
+#ifndef TANDEM_API_API_H
+#define TANDEM_API_API_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/err.h"
+#include "engine/run/run.h"
+#include "engine/text/tokenizer.h"
+
+#define API_PORT_DEFAULT 8888
+#define API_BODY_MAX_BYTES ((size_t)64 << 20)
+
+typedef struct api api;
+
+/* Extra vocabulary behind the tokenizer's: id n_base + i stands for pieces[i]. Markers in a piece
+ * count as the tokens they spell. Used with a scripted source. */
+typedef struct api_pieces {
+    const char *const *pieces;
+    int32_t n_pieces;
+} api_pieces;
+
+typedef struct api_options {
+    run *run;                   /* borrowed */
+    const tokenizer *tokenizer; /* borrowed */
+    const api_pieces *pieces;   /* NULL: none; borrowed */
+    const char *model_id;       /* served name */
+    const char *model_dir;
+    const char *build;          /* build id */
+    bool is_demo;
+    bool thinks_by_default;
+    bool is_strict_model;       /* an unknown model name is a 404 */
+    int64_t max_context;
+    int32_t n_slots;
+    int32_t keep_alive_ms;      /* comment lines in quiet streams; 0: 5000 */
+    size_t max_body_bytes;      /* 0: API_BODY_MAX_BYTES */
+    int32_t max_connections;    /* 0: 512 */
+    /* POST /tandem/v1/shutdown; NULL: refused. Must not block. */
+    void (*on_shutdown)(void *ctx);
+    void *on_shutdown_ctx;
+} api_options;
+
+/* Starts serving on a listening Unix socket (taken). */
+int api_open(const api_options *options, int listen_fd, api **out, err *e);
+/* Switches the TCP endpoint on (address must be a loopback address; port 0 picks one) or off. */
+int api_endpoint(api *a, bool is_on, const char *address, int port, err *e);
+/* No new connections; those that stand may finish. */
+void api_drain(api *a);
+/* Connections now open. */
+int api_connections(api *a);
+/* Ends everything: waiting routes return, connections close. */
+void api_close(api *a);
+
+#endif

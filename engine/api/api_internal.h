@@ -1,0 +1,59 @@
+/* Shared inside engine/api. The struct is read-only after api_open except for the endpoint (under
+ * endpoint_lock) and the atomics. */
+#ifndef TANDEM_API_INTERNAL_H
+#define TANDEM_API_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine/api/api.h"
+#include "engine/api/api_metrics.h"
+#include "engine/api/http.h"
+
+struct api {
+    api_options options;
+    control_ids controls;
+    int32_t n_base; /* size of the tokenizer */
+    char fingerprint[48];
+    uint64_t started_ms; /* wall clock */
+    _Atomic int is_closing;
+    void *local_daemon; /* the library's server on the Unix socket */
+    pthread_mutex_t endpoint_lock;
+    void *endpoint_daemon; /* NULL: off */
+    char endpoint_address[64];
+    int endpoint_port;
+    api_metrics metrics;
+};
+
+/* The bytes of a token; *is_literal when markers in them must be recognised by their text. */
+const char *api_token_bytes(const api *a, int32_t id, size_t *len, bool *is_literal);
+/* 24 random characters of [0-9A-Za-z] behind prefix; out holds 64. */
+void api_new_id(const char *prefix, char out[64]);
+
+/* Finds the route of q and runs it; answers 404 and 405 itself. */
+void api_dispatch(http_request *q);
+
+/* Routes, one file each. */
+void route_chat(http_request *q);
+void route_models(http_request *q);
+void route_model(http_request *q);
+void route_health(http_request *q);
+void route_ready(http_request *q);
+void route_version(http_request *q);
+void route_props(http_request *q);
+void route_metrics(http_request *q);
+void route_tokenize(http_request *q);
+void route_detokenize(http_request *q);
+void route_state(http_request *q);
+void route_stats(http_request *q);
+void route_cancel(http_request *q);
+void route_shutdown(http_request *q);
+void route_endpoint(http_request *q);
+
+/* server.c */
+void *server_start(api *a, int listen_fd, bool is_local, err *e);
+void server_stop(void *daemon);
+int server_connections(void *daemon);
+void server_quiesce(void *daemon);
+
+#endif

@@ -1,0 +1,166 @@
+#include "engine/api/http.h"
+
+#include <errno.h>
+#include <microhttpd.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "engine/api/api_internal.h"
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "engine/base/str.h"
+
+/* Bytes the library asks of a stream at a time. */
+#define STREAM_BLOCK_BYTES ((size_t)16 << 10)
+/* How often a waiting route looks whether the server closes. */
+#define CLOSING_LOOK_MS 200
+
+const char *http_header(const http_request *q, const char *name) {
+    return MHD_lookup_connection_value(q->connection, MHD_HEADER_KIND, name);
+}
+
+const char *http_query(const http_request *q, const char *name) {
+    return MHD_lookup_connection_value(q->connection, MHD_GET_ARGUMENT_KIND, name);
+}
+
+static void answer(http_request *q, int status, struct MHD_Response *response) {
+    CHECK(!q->has_answered);
+    q->has_answered = true;
+    q->status = status;
+    if (response == NULL) return;
+    MHD_add_response_header(response, "x-request-id", q->id);
+    MHD_queue_response(q->connection, (unsigned)status, response);
+    MHD_destroy_response(response);
+}
+
+static struct MHD_Response *body_response(buf *body, const char *type) {
+    size_t len = body->len;
+    char *data = buf_take(body);
+    struct MHD_Response *r = MHD_create_response_from_buffer_with_free_callback(len, data, mem_free);
+    if (r == NULL) {
+        mem_free(data);
+        return NULL;
+    }
+    MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    return r;
+}
+
+void http_send(http_request *q, int status, const char *type, buf *body) {
+    answer(q, status, body_response(body, type));
+}
+
+void http_send_json(http_request *q, int status, buf *body) {
+    http_send(q, status, "application/json", body);
+}
+
+void http_fail(http_request *q, const api_error *e) {
+    buf body = BUF_INIT;
+    char text[32];
+    api_error_print(e, &body);
+    struct MHD_Response *r = body_response(&body, "application/json");
+    if (r != NULL && e->retry_after_s > 0) {
+        snprintf(text, sizeof text, "%d", e->retry_after_s);
+        MHD_add_response_header(r, "Retry-After", text);
+        snprintf(text, sizeof text, "%d", e->retry_after_s * 1000);
+        MHD_add_response_header(r, "retry-after-ms", text);
+    }
+    if (r != NULL && e->status == 405) {
+        MHD_add_response_header(r, "Allow", q->allow);
+    }
+    if (r != NULL && e->status == 401) {
+        MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
+    }
+    answer(q, e->status, r);
+}
+
+static ssize_t stream_read(void *ctx, uint64_t pos, char *out, size_t max) {
+    http_request *q = ctx;
+    (void)pos;
+    while (q->out.len == 0) {
+        if (q->is_last) return MHD_CONTENT_READER_END_OF_STREAM;
+        int rc = q->producer.fill(q->producer.ctx, q, &q->out);
+        if (rc == HTTP_BROKEN) return MHD_CONTENT_READER_END_WITH_ERROR;
+        q->is_last = rc == HTTP_LAST;
+    }
+    size_t n = q->out.len < max ? q->out.len : max;
+    memcpy(out, q->out.data, n);
+    buf_consume(&q->out, n);
+    return (ssize_t)n;
+}
+
+void http_stream(http_request *q, const char *type, http_producer producer) {
+    q->producer = producer;
+    struct MHD_Response *r = MHD_create_response_from_callback(
+        MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, stream_read, q, NULL);
+    if (r != NULL) {
+        MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+        MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+        MHD_add_response_header(r, "X-Accel-Buffering", "no");
+    }
+    answer(q, 200, r);
+}
+
+/* A half-closed client that waits for a whole answer is asked with an interim response whether it
+ * still reads: one that has closed its socket answers with a reset. HTTP/1.0 knows no interim
+ * responses, such a client is served. */
+static void probe(http_request *q) {
+    static const char interim[] = "HTTP/1.1 102 Processing\r\n\r\n";
+    q->has_probed = true;
+    if (q->is_http10) return;
+    ssize_t n = send(q->fd, interim, sizeof interim - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)n; /* a failure shows in the next poll */
+}
+
+static int look(http_request *q, const struct pollfd *p, int n_fds, bool is_streaming) {
+    if (atomic_load(&q->api->is_closing)) return HTTP_GONE;
+    if ((p[n_fds].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) return HTTP_GONE;
+    if ((p[n_fds].revents & POLLRDHUP) != 0 && !q->has_probed) {
+        if (is_streaming) {
+            q->has_probed = true;
+            return HTTP_HALF_CLOSED;
+        }
+        probe(q);
+    }
+    for (int i = 0; i < n_fds; i++) {
+        if (p[i].revents != 0) return HTTP_WAKE;
+    }
+    return HTTP_TIMEOUT;
+}
+
+int http_wait(http_request *q, const int *fds, int n_fds, int timeout_ms, bool is_streaming) {
+    struct pollfd p[9];
+    uint64_t deadline = clock_mono_ms() + (timeout_ms > 0 ? (uint64_t)timeout_ms : 0);
+    CHECK(n_fds <= 8);
+    for (;;) {
+        uint64_t now = clock_mono_ms();
+        uint64_t left = deadline > now ? deadline - now : 0;
+        bool is_last = left <= CLOSING_LOOK_MS && timeout_ms >= 0;
+        for (int i = 0; i < n_fds; i++) {
+            p[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+        }
+        /* After the probe a half-closed socket would be readable for ever: only errors count. */
+        short events = q->has_probed ? 0 : POLLRDHUP;
+        p[n_fds] = (struct pollfd){.fd = q->fd, .events = events};
+        int rc = poll(p, (nfds_t)n_fds + 1, is_last ? (int)left : CLOSING_LOOK_MS);
+        if (rc < 0 && errno != EINTR) return HTTP_GONE;
+        if (rc < 0) continue;
+        int found = look(q, p, n_fds, is_streaming);
+        if (found != HTTP_TIMEOUT || is_last) return found;
+    }
+}
+
+int http_body_json(http_request *q, json **out, api_error *e) {
+    err why = ERR_INIT;
+    if (q->body.len == 0) return api_bad(e, NULL, NULL, "the body is empty; send a JSON object");
+    int rc = json_parse(q->body.data, q->body.len, NULL, out, &why);
+    if (rc != OK) return api_bad(e, NULL, NULL, "the body is not valid JSON: %s", why.msg);
+    if (!json_is_object(*out)) {
+        const char *kind = json_kind(*out);
+        json_free(*out);
+        *out = NULL;
+        return api_bad(e, NULL, NULL, "the body must be a JSON object, not a JSON %s", kind);
+    }
+    return OK;
+}

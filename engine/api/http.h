@@ -1,0 +1,72 @@
+/* One HTTP exchange as the routes see it. Only server.c and http.c know the HTTP library. Each
+ * connection has a thread of its own, so a route may block; it must watch for a client that has
+ * gone through http_wait. A route answers exactly once, by one of the http_send, http_fail and
+ * http_stream calls. */
+#ifndef TANDEM_API_HTTP_H
+#define TANDEM_API_HTTP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/api/api_error.h"
+#include "engine/base/buf.h"
+#include "engine/base/json.h"
+
+typedef struct api api;
+typedef struct http_request http_request;
+
+/* Makes the next bytes of a streamed answer: blocks until it has appended to out, then returns
+ * HTTP_MORE; HTTP_LAST when out holds the end; HTTP_BROKEN closes the connection at once. */
+enum { HTTP_MORE, HTTP_LAST, HTTP_BROKEN };
+typedef struct http_producer {
+    int (*fill)(void *ctx, http_request *q, buf *out);
+    void (*release)(void *ctx); /* frees ctx; called once, whatever happens */
+    void *ctx;
+} http_producer;
+
+struct http_request {
+    api *api;
+    void *connection; /* the library's handle */
+    int fd;           /* the client's socket, for watching only */
+    bool is_local;    /* came over the Unix socket */
+    bool is_http10;
+    bool has_answered;
+    bool has_probed; /* a half-closed client was asked whether it still reads */
+    char id[132];    /* x-request-id of the answer */
+    const char *method;
+    char *path; /* without query, trailing slash and /v1 */
+    buf body;
+    uint64_t start_ns;
+    int status;          /* of the answer, for metrics */
+    const char *finish;  /* finish reason for metrics; NULL: none */
+    const char *route;   /* path of the route in the table; NULL: unknown */
+    http_producer producer;
+    buf out; /* streamed bytes not yet taken by the library */
+    bool is_last;
+    char allow[32]; /* for 405 */
+};
+
+/* A request header or a query parameter; NULL when absent. Valid until the answer. */
+const char *http_header(const http_request *q, const char *name);
+const char *http_query(const http_request *q, const char *name);
+
+/* Answers with a whole body; takes the storage of body. */
+void http_send(http_request *q, int status, const char *type, buf *body);
+/* Answers with a JSON text; takes the storage of body. */
+void http_send_json(http_request *q, int status, buf *body);
+/* Answers with the error shape of api.md 1. */
+void http_fail(http_request *q, const api_error *e);
+/* Answers 200 with a stream. Takes the producer. */
+void http_stream(http_request *q, const char *type, http_producer producer);
+
+/* Waits until one of the descriptors is readable (HTTP_WAKE), the time is over (HTTP_TIMEOUT) or
+ * the client is gone or the server closes (HTTP_GONE). HTTP_HALF_CLOSED, given once and only with
+ * is_streaming: the client has stopped sending; write something to learn whether it still reads. */
+enum { HTTP_WAKE, HTTP_TIMEOUT, HTTP_GONE, HTTP_HALF_CLOSED };
+int http_wait(http_request *q, const int *fds, int n_fds, int timeout_ms, bool is_streaming);
+
+/* Parses the body strictly. On failure fills e (400 or 413). The caller frees *out. */
+int http_body_json(http_request *q, json **out, api_error *e);
+
+#endif

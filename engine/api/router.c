@@ -1,0 +1,67 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/api/api_internal.h"
+#include "engine/base/str.h"
+
+typedef struct route {
+    const char *path; /* without /v1; a final * matches one more part */
+    const char *method;
+    void (*run)(http_request *q);
+    bool is_local_only;
+} route;
+
+static const route routes[] = {
+    {"/chat/completions", "POST", route_chat, false},
+    {"/models", "GET", route_models, false},
+    {"/models/*", "GET", route_model, false},
+    {"/health", "GET", route_health, false},
+    {"/ready", "GET", route_ready, false},
+    {"/version", "GET", route_version, false},
+    {"/props", "GET", route_props, false},
+    {"/metrics", "GET", route_metrics, false},
+    {"/tokenize", "POST", route_tokenize, false},
+    {"/detokenize", "POST", route_detokenize, false},
+    {"/tandem/v1/state", "GET", route_state, true},
+    {"/tandem/v1/stats", "GET", route_stats, true},
+    {"/tandem/v1/cancel", "POST", route_cancel, true},
+    {"/tandem/v1/shutdown", "POST", route_shutdown, true},
+    {"/tandem/v1/endpoint", "POST", route_endpoint, true},
+};
+enum { N_ROUTES = sizeof routes / sizeof routes[0] };
+
+static bool path_matches(const char *pattern, const char *path) {
+    size_t n = strlen(pattern);
+    if (pattern[n - 1] != '*') return strcmp(pattern, path) == 0;
+    return strncmp(pattern, path, n - 1) == 0 && path[n - 1] != '\0' &&
+        strchr(path + n - 1, '/') == NULL;
+}
+
+static bool method_matches(const char *wanted, const char *method) {
+    return strcmp(wanted, method) == 0 || (strcmp(wanted, "GET") == 0 && strcmp(method, "HEAD") == 0);
+}
+
+void api_dispatch(http_request *q) {
+    const route *near_miss = NULL;
+    api_error e;
+    for (int i = 0; i < N_ROUTES; i++) {
+        const route *r = &routes[i];
+        if (!path_matches(r->path, q->path) || (r->is_local_only && !q->is_local)) continue;
+        if (method_matches(r->method, q->method)) {
+            q->route = r->path;
+            r->run(q);
+            return;
+        }
+        near_miss = r;
+    }
+    if (near_miss == NULL) {
+        api_set(&e, 404, "invalid_request_error", NULL, "");
+        snprintf(e.message, sizeof e.message, "there is no %.200s here", q->path);
+    } else {
+        q->route = near_miss->path;
+        str_copy(q->allow, sizeof q->allow, near_miss->method);
+        api_set(&e, 405, "invalid_request_error", NULL, "");
+        snprintf(e.message, sizeof e.message, "%.100s takes %s only", q->path, near_miss->method);
+    }
+    http_fail(q, &e);
+}

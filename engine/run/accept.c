@@ -1,0 +1,133 @@
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/run/run_internal.h"
+
+static bool is_stop(const ticket *t, int32_t token) {
+    for (int32_t i = 0; i < t->n_stop_ids; i++) {
+        if (t->stop_ids[i] == token) return true;
+    }
+    return false;
+}
+
+/* Draws the token at a position from one row, under the bans, the guide and the settings of the stream. */
+static int pick_token(run *r, ticket *t, const float *logits, int64_t position, sample_pick *out) {
+    run_guide_view view = {.forced = -1};
+    if (t->has_guide) {
+        int rc = t->guide.before(t->guide.ctx, &view);
+        if (rc != OK) return rc;
+    }
+    if (view.forced >= 0) {
+        sampler_force(r->sampler, &t->sampling, logits, view.forced, out);
+        return OK;
+    }
+    for (int32_t i = 0; i < view.n_banned; i++) {
+        t->banned[t->n_banned + i] = view.banned[i];
+    }
+    sample_row row = {.logits = logits, .position = position, .banned = t->banned,
+        .n_banned = t->n_banned + view.n_banned, .mask = view.mask,
+        .counts = t->counts.generated != NULL ? &t->counts : NULL};
+    return sampler_pick(r->sampler, &t->sampling, &row, out);
+}
+
+/* Appends a drawn token. True if the stream goes on; else it has ended. */
+static bool keep_token(run *r, stream *s, const sample_pick *pick) {
+    ticket *t = s->t;
+    if (is_stop(t, pick->token)) {
+        stream_end(r, s, RUN_END_STOP, pick->token, NULL);
+        return false;
+    }
+    uint64_t now = clock_mono_ns();
+    if (s->n_known == t->n_prompt) {
+        atomic_store_explicit(&t->first_ns, now, memory_order_relaxed);
+        atomic_store_explicit(&t->phase, RUN_PHASE_DECODE, memory_order_relaxed);
+    }
+    t->tokens[s->n_known++] = pick->token;
+    if (t->counts.generated != NULL && t->counts.generated[pick->token] < UINT16_MAX) {
+        t->counts.generated[pick->token]++;
+    }
+    if (t->has_guide) {
+        t->guide.after(t->guide.ctx, pick->token);
+    }
+    int32_t n = s->n_known - t->n_prompt;
+    atomic_store_explicit(&t->n_generated, n, memory_order_relaxed);
+    atomic_store_explicit(&t->last_ns, now, memory_order_relaxed);
+    atomic_fetch_add_explicit(&r->n_generated, 1, memory_order_relaxed);
+    run_event event = {.kind = RUN_EVENT_TOKEN, .pick = *pick};
+    ticket_push(t, &event);
+    if (n < t->max_tokens) return true;
+    stream_end(r, s, RUN_END_LENGTH, -1, NULL);
+    return false;
+}
+
+static void fail_stream(run *r, stream *s, int code, const char *what, int64_t position) {
+    err why = ERR_INIT;
+    err_set(&why, code, "%s at position %lld; this reply ended, others go on", what, (long long)position);
+    stream_end(r, s, RUN_END_ERROR, -1, &why);
+}
+
+/* One row: guard, draw, keep. True if the stream goes on with *token. */
+static bool take_row(run *r, stream *s, const step_result *result, int32_t i_row, int64_t position, int32_t *token) {
+    sample_pick pick;
+    if (!result->is_finite[i_row]) {
+        fail_stream(r, s, ERR_INTERNAL, "the model gave a value that is not finite", position);
+        return false;
+    }
+    const float *logits = result->logits + (size_t)i_row * (size_t)r->info.n_vocab;
+    int rc = pick_token(r, s->t, logits, position, &pick);
+    if (rc != OK) {
+        fail_stream(r, s, rc, "no token is allowed by the request's own limits", position);
+        return false;
+    }
+    *token = pick.token;
+    return keep_token(r, s, &pick);
+}
+
+static void count_drafted(run *r, ticket *t, int32_t n_drafted) {
+    atomic_fetch_add_explicit(&t->n_drafted, n_drafted, memory_order_relaxed);
+    atomic_fetch_add_explicit(&r->n_drafted, (uint64_t)n_drafted, memory_order_relaxed);
+}
+
+static void count_kept(run *r, ticket *t, int32_t i_draft) {
+    atomic_fetch_add_explicit(&t->n_accepted, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&r->n_accepted, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&r->accepted_at[i_draft], 1, memory_order_relaxed);
+}
+
+/* A draft is kept while it equals what serial decoding draws at its position; the row behind the last kept one gives one more token.
+ * The stream may end on the way, so nothing of its ticket is touched after a row that ended it. */
+static void absorb_verify(run *r, stream *s, const plan_span *span, const step_result *result, int32_t first) {
+    int32_t n_kept = 0;
+    int32_t n_draft = span->n_rows - 1;
+    count_drafted(r, s->t, n_draft);
+    for (int32_t i = 0;; i++) {
+        int32_t token = -1;
+        if (!take_row(r, s, result, first + i, span->pos + i + 1, &token)) return;
+        if (i >= n_draft || token != span->tokens[i + 1]) break;
+        count_kept(r, s->t, i);
+        n_kept++;
+    }
+    err why = ERR_INIT;
+    s->n_done = (int32_t)span->pos + n_kept + 1;
+    int rc = r->source->commit(r->source->self, span->slot, s->n_done, &why);
+    if (rc != OK) {
+        stream_end(r, s, RUN_END_ERROR, -1, &why);
+    }
+}
+
+void run_absorb(run *r, stream *s, const plan_span *span, const step_result *result, int32_t i_span) {
+    int32_t first = result->first_logit[i_span];
+    int32_t token;
+    s->n_draft = 0;
+    if (span->kind == PLAN_VERIFY) {
+        absorb_verify(r, s, span, result, first);
+        return;
+    }
+    s->n_done += span->n_rows;
+    if (span->kind == PLAN_PROMPT) {
+        atomic_store_explicit(&s->t->n_prefilled, s->n_done, memory_order_relaxed);
+        atomic_fetch_add_explicit(&r->n_prompt_tokens, (uint64_t)span->n_rows, memory_order_relaxed);
+        if (span->logits == PLAN_LOGITS_NONE) return;
+    }
+    take_row(r, s, result, first, span->pos + span->n_rows, &token);
+}

@@ -1,0 +1,140 @@
+/* Shared inside engine/run. Who touches what: fields under "step thread" belong to it alone; "callers" fields are guarded by
+ * registry_lock, which the step thread never takes; atomics are written by the side named. */
+#ifndef TANDEM_RUN_INTERNAL_H
+#define TANDEM_RUN_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine/run/cost.h"
+#include "engine/run/pages.h"
+#include "engine/run/run.h"
+
+#define TICKET_RING 256 /* events; a power of two */
+#define RUN_SECONDS 128 /* per-second token buckets kept; a power of two above 60 */
+
+struct ticket {
+    run *owner;
+    char id[RUN_ID_MAX];
+    ticket *next_intake; /* lock-free list on the way in, and of the dead on the way out */
+    ticket *next_live, *prev_live; /* callers: the registry */
+    _Atomic int n_holders;         /* 2: the caller and the step thread */
+
+    /* Set before submit, read-only afterwards. */
+    int32_t *tokens; /* [token_cap] prompt, then what was generated (step thread) */
+    int32_t n_prompt, token_cap, max_tokens;
+    sample_params sampling;
+    sample_bias *bias;
+    int32_t stop_ids[RUN_STOP_MAX], n_stop_ids;
+    int32_t banned[RUN_BANNED_MAX + 4], n_banned;
+    sample_counts counts; /* NULL arrays when no penalty is on (step thread) */
+    run_guide guide;
+    bool has_guide;
+    int priority;
+    uint64_t order;
+    int32_t n_passed; /* younger requests admitted while this one waited for pages (step thread) */
+
+    /* Single-producer ring: the step thread writes, the reader reads. */
+    run_event *ring; /* [TICKET_RING] */
+    _Alignas(64) _Atomic uint32_t head; /* next to write */
+    _Alignas(64) _Atomic uint32_t tail; /* next to read */
+    _Atomic int is_waiting;             /* the reader sleeps on wake_fd */
+    _Atomic int is_paused;              /* the step thread found the ring full */
+    int wake_fd;
+    err failure; /* written before the end event */
+
+    /* Progress, written by the step thread. */
+    _Atomic int is_cancelled; /* any thread */
+    _Atomic int phase;
+    _Atomic int32_t n_prefilled, n_cached, n_generated;
+    _Atomic int64_t n_drafted, n_accepted;
+    _Atomic uint64_t submit_ns, start_ns, first_ns, last_ns;
+};
+
+/* One slot of the step thread. */
+typedef struct stream {
+    ticket *t; /* NULL: free */
+    int32_t n_known;  /* tokens known: prompt and generated */
+    int32_t n_done;   /* positions the source holds */
+    int32_t n_pages, n_reserved_pages;
+    int32_t *pages;   /* [pages_cap] */
+    int32_t n_draft;
+    int32_t draft[RUN_DRAFT_MAX];
+    float confidence[RUN_DRAFT_MAX];
+    int32_t span_tokens[RUN_DRAFT_MAX + 1];
+    draft_policy policy;
+    bool is_fresh; /* the last step gave a token: wants drafts */
+} stream;
+
+struct run {
+    run_options options;
+    const run_source *source;
+    source_info info;
+    pthread_t thread;
+    uint64_t open_ns;
+
+    /* In and out of the step thread. */
+    _Atomic(ticket *) intake; /* pushed by callers, newest first */
+    _Atomic(ticket *) dead;   /* given up by the step thread, freed by callers */
+    _Atomic int32_t n_waiting;
+    _Atomic int is_stopping, is_draining, is_aborting, is_asleep;
+    int wake_fd;
+
+    /* Step thread. */
+    sampler *sampler;
+    page_pool *pool;
+    stream streams[RUN_MAX_SLOTS];
+    ticket **waiting; /* [waiting_cap] oldest first */
+    int32_t n_wait_list, waiting_cap;
+    int32_t pages_cap;
+    step_cost cost;
+    uint64_t plan_id;
+
+    /* Callers. */
+    pthread_mutex_t registry_lock;
+    ticket *live_first, *live_last;
+    uint64_t next_order;
+
+    /* Counters, written by the step thread (n_refused by callers). */
+    _Atomic int32_t n_running;
+    _Atomic uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated, n_drafted, n_accepted;
+    _Atomic uint64_t n_done, n_failed, n_cancelled, n_refused;
+    _Atomic uint64_t accepted_at[RUN_DRAFT_MAX];
+    _Atomic uint64_t second_of[RUN_SECONDS];
+    _Atomic uint32_t tokens_in[RUN_SECONDS], prompt_in[RUN_SECONDS];
+    _Atomic uint32_t step_us[RUN_STEP_RING];
+    _Atomic uint64_t step_started_ns; /* 0: no step now */
+    _Atomic uint64_t step_ended_ns;
+    _Atomic int has_failed;
+    err failure; /* written once before has_failed */
+};
+
+/* ticket.c */
+void ticket_push(ticket *t, const run_event *event);
+bool ticket_is_full(ticket *t);
+void ticket_destroy(ticket *t);
+/* Drops the step thread's hold: the ticket goes to the list of the dead if it was the last. */
+void ticket_leave(ticket *t);
+void run_reap(run *r);
+void run_wake(run *r);
+
+/* stream.c: all on the step thread */
+void stream_end(run *r, stream *s, int end, int32_t token, const err *why);
+void ticket_end(run *r, ticket *t, int end, int32_t token, const err *why);
+void run_admit(run *r);
+/* Ends cancelled streams; with is_aborting, or when the engine has failed, all of them. */
+void run_cancel_sweep(run *r, bool is_aborting);
+/* Makes sure the slot lists pages for positions below n. */
+int stream_grow(run *r, stream *s, int32_t n, err *e);
+
+/* accept.c: what came out of a step */
+void run_absorb(run *r, stream *s, const plan_span *span, const step_result *result, int32_t i_span);
+
+/* stats.c */
+void run_count_second(run *r, uint32_t n_tokens, uint32_t n_prompt);
+void run_count_step(run *r, uint64_t ns, int32_t n_rows);
+
+/* step.c */
+void *run_step_thread(void *arg);
+
+#endif

@@ -1,0 +1,318 @@
+#include "engine/run/sampler.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "engine/base/err.h"
+#include "engine/base/mem.h"
+#include "engine/base/rand.h"
+
+/* The largest noise the uniform can give is -log(-log(1 - 2^-53)), 36.74. A token further below the
+ * best score can not win. */
+#define SAMPLER_NOISE_MAX 37.0
+/* Below this the division could overflow, and the pick is the greedy one for any real logits. */
+#define SAMPLER_TEMPERATURE_MIN 1e-4f
+
+struct sampler {
+    int32_t n_vocab;
+    float *scaled;    /* [n_vocab] working copy of a row */
+    int32_t *heap;    /* [n_vocab] candidate ids, a max-heap by (value, lower id) */
+    int32_t *kept;    /* [n_vocab] candidates after top-k, top-p, min-p */
+};
+
+sampler *sampler_new(int32_t n_vocab) {
+    CHECK(n_vocab > 0);
+    sampler *s = mem_alloc(sizeof *s);
+    s->n_vocab = n_vocab;
+    s->scaled = mem_array((size_t)n_vocab, sizeof *s->scaled);
+    s->heap = mem_array((size_t)n_vocab, sizeof *s->heap);
+    s->kept = mem_array((size_t)n_vocab, sizeof *s->kept);
+    return s;
+}
+
+void sampler_free(sampler *s) {
+    if (s == NULL) return;
+    mem_free(s->scaled);
+    mem_free(s->heap);
+    mem_free(s->kept);
+    mem_free(s);
+}
+
+void sample_params_init(sample_params *p) {
+    *p = (sample_params){.temperature = 1.0f, .top_p = 1.0f, .repetition_penalty = 1.0f, .n_top = -1};
+}
+
+bool sample_params_penalize(const sample_params *p) {
+    return p->presence_penalty != 0.0f || p->frequency_penalty != 0.0f || p->repetition_penalty != 1.0f;
+}
+
+double sampler_noise(uint64_t seed, int64_t position, int32_t token) {
+    return -log(-log(rand_keyed_uniform(seed, (uint64_t)position, (uint64_t)(uint32_t)token)));
+}
+
+/* Largest value of a row; independent of the number of lanes because max is associative. */
+static float row_max(const float *v, int32_t n) {
+    float lane[16];
+    int32_t i = 0;
+    for (int j = 0; j < 16; j++) {
+        lane[j] = -INFINITY;
+    }
+    for (; i + 16 <= n; i += 16) {
+        for (int j = 0; j < 16; j++) {
+            lane[j] = v[i + j] > lane[j] ? v[i + j] : lane[j];
+        }
+    }
+    for (; i < n; i++) {
+        lane[0] = v[i] > lane[0] ? v[i] : lane[0];
+    }
+    for (int j = 1; j < 16; j++) {
+        lane[0] = lane[j] > lane[0] ? lane[j] : lane[0];
+    }
+    return lane[0];
+}
+
+static int32_t row_argmax(const float *v, int32_t n) {
+    float best = row_max(v, n);
+    if (!(best > -INFINITY)) return -1;
+    int32_t i = 0;
+    while (v[i] != best) {
+        i++;
+    }
+    return i;
+}
+
+static bool goes_before(const float *v, int32_t a, int32_t b) {
+    return v[a] > v[b] || (v[a] == v[b] && a < b);
+}
+
+static void heap_sift(const float *v, int32_t *heap, int32_t n, int32_t i) {
+    int32_t id = heap[i];
+    for (;;) {
+        int32_t child = 2 * i + 1;
+        if (child >= n) break;
+        if (child + 1 < n && goes_before(v, heap[child + 1], heap[child])) {
+            child++;
+        }
+        if (!goes_before(v, heap[child], id)) break;
+        heap[i] = heap[child];
+        i = child;
+    }
+    heap[i] = id;
+}
+
+static void heap_make(const float *v, int32_t *heap, int32_t n) {
+    for (int32_t i = n / 2 - 1; i >= 0; i--) {
+        heap_sift(v, heap, n, i);
+    }
+}
+
+static int32_t heap_pop(const float *v, int32_t *heap, int32_t *n) {
+    int32_t top = heap[0];
+    *n -= 1;
+    if (*n > 0) {
+        heap[0] = heap[*n];
+        heap_sift(v, heap, *n, 0);
+    }
+    return top;
+}
+
+/* Collects ids with value at or above limit; returns how many. */
+static int32_t collect(const float *v, int32_t n, float limit, int32_t *out) {
+    int32_t k = 0;
+    for (int32_t i = 0; i < n; i++) {
+        out[k] = i;
+        k += v[i] >= limit && v[i] > -INFINITY;
+    }
+    return k;
+}
+
+static void apply_penalties(float *v, int32_t n, const sample_params *p, const sample_counts *c) {
+    for (int32_t i = 0; i < n; i++) {
+        uint16_t times = c->generated[i];
+        if (p->repetition_penalty != 1.0f && (times > 0 || c->in_prompt[i])) {
+            v[i] = v[i] > 0.0f ? v[i] / p->repetition_penalty : v[i] * p->repetition_penalty;
+        }
+        if (times > 0) {
+            v[i] -= p->presence_penalty + p->frequency_penalty * (float)times;
+        }
+    }
+}
+
+static void apply_bans(float *v, int32_t n, const int32_t *banned, int32_t n_banned) {
+    for (int32_t i = 0; i < n_banned; i++) {
+        if (banned[i] >= 0 && banned[i] < n) {
+            v[banned[i]] = -INFINITY;
+        }
+    }
+}
+
+static void apply_mask(float *v, int32_t n, const uint64_t *mask) {
+    for (int32_t i = 0; i < n; i++) {
+        if ((mask[i >> 6] >> (i & 63) & 1) == 0) {
+            v[i] = -INFINITY;
+        }
+    }
+}
+
+/* Copies the row into s->scaled with mask, bias and penalties applied, in that order; temperature is not yet applied. */
+static void shape_row(sampler *s, const sample_params *p, const sample_row *row) {
+    memcpy(s->scaled, row->logits, (size_t)s->n_vocab * sizeof *s->scaled);
+    apply_bans(s->scaled, s->n_vocab, row->banned, row->n_banned);
+    if (row->mask != NULL) {
+        apply_mask(s->scaled, s->n_vocab, row->mask);
+    }
+    for (int32_t i = 0; i < p->n_bias; i++) {
+        int32_t t = p->bias[i].token;
+        if (t < 0 || t >= s->n_vocab) continue;
+        s->scaled[t] = p->bias[i].bias <= -100.0f ? -INFINITY : s->scaled[t] + p->bias[i].bias;
+    }
+    if (row->counts != NULL && sample_params_penalize(p)) {
+        apply_penalties(s->scaled, s->n_vocab, p, row->counts);
+    }
+}
+
+static bool is_banned(const sample_row *row, int32_t token) {
+    if (row->mask != NULL && (row->mask[token >> 6] >> (token & 63) & 1) == 0) return true;
+    for (int32_t i = 0; i < row->n_banned; i++) {
+        if (row->banned[i] == token) return true;
+    }
+    return false;
+}
+
+/* The largest of value + noise over the ids given, or over all ids when ids is NULL. */
+static int32_t noisy_argmax(const float *v, const int32_t *ids, int32_t n, const uint64_t *key) {
+    double best = -INFINITY;
+    int32_t pick = -1;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t id = ids != NULL ? ids[i] : i;
+        if (!(v[id] > -INFINITY) || (double)v[id] + SAMPLER_NOISE_MAX < best) continue;
+        double score = (double)v[id] + sampler_noise(key[0], (int64_t)key[1], id);
+        if (score > best || (score == best && id < pick)) {
+            best = score;
+            pick = id;
+        }
+    }
+    return pick;
+}
+
+/* Sum of exp(v - max) over the row, in index order. */
+static double mass_of(const float *v, int32_t n, float max) {
+    double sum = 0.0;
+    for (int32_t i = 0; i < n; i++) {
+        sum += (double)expf(v[i] - max);
+    }
+    return sum;
+}
+
+/* Lowers the collecting limit until the candidates hold top_k ids, or top_p of the mass. The kept set does not depend on the limit. */
+static int32_t gather(sampler *s, const sample_params *p, float max, double mass) {
+    int32_t want = p->top_k > 0 ? p->top_k : 0;
+    for (float depth = 8.0f;; depth *= 2.0f) {
+        float limit = depth > 1000.0f ? -INFINITY : max - depth;
+        int32_t n = collect(s->scaled, s->n_vocab, limit, s->heap);
+        if (limit == -INFINITY) return n;
+        if (want > 0) {
+            if (n >= want) return n;
+            continue;
+        }
+        double got = 0.0;
+        for (int32_t i = 0; i < n; i++) {
+            got += (double)expf(s->scaled[s->heap[i]] - max);
+        }
+        if (got >= (double)p->top_p * mass) return n;
+    }
+}
+
+/* Keeps, in order of value, what top-k, then top-p over the rest, then min-p leave. Always at least one id. */
+static int32_t cut(sampler *s, const sample_params *p, float max) {
+    const float *v = s->scaled;
+    bool has_top_p = p->top_p < 1.0f;
+    double mass = has_top_p && p->top_k <= 0 ? mass_of(v, s->n_vocab, max) : 0.0;
+    int32_t n = gather(s, p, max, mass);
+    int32_t k_max = p->top_k > 0 && p->top_k < n ? p->top_k : n;
+    float floor_value = p->min_p > 0.0f ? max + logf(p->min_p) : -INFINITY;
+    int32_t n_kept = 0;
+    heap_make(v, s->heap, n);
+    if (has_top_p && p->top_k > 0) {
+        for (; n_kept < k_max; n_kept++) {
+            s->kept[n_kept] = heap_pop(v, s->heap, &n);
+            mass += (double)expf(v[s->kept[n_kept]] - max);
+        }
+    }
+    double sum = 0.0;
+    for (int32_t i = 0; i < k_max; i++) {
+        int32_t id = i < n_kept ? s->kept[i] : heap_pop(v, s->heap, &n);
+        if (i > 0 && v[id] < floor_value) return i;
+        s->kept[i] = id;
+        sum += (double)expf(v[id] - max);
+        if (has_top_p && sum >= (double)p->top_p * mass) return i + 1;
+    }
+    return k_max;
+}
+
+static int32_t pick_sampled(sampler *s, const sample_params *p, const sample_row *row) {
+    const uint64_t key[2] = {p->seed, (uint64_t)row->position};
+    float inverse = 1.0f / p->temperature;
+    for (int32_t i = 0; i < s->n_vocab; i++) {
+        s->scaled[i] *= inverse;
+    }
+    if (p->top_k <= 0 && p->top_p >= 1.0f) {
+        if (p->min_p <= 0.0f) return noisy_argmax(s->scaled, NULL, s->n_vocab, key);
+        float floor_value = row_max(s->scaled, s->n_vocab) + logf(p->min_p);
+        int32_t n = collect(s->scaled, s->n_vocab, floor_value, s->kept);
+        return noisy_argmax(s->scaled, s->kept, n, key);
+    }
+    float max = row_max(s->scaled, s->n_vocab);
+    if (!(max > -INFINITY)) return -1;
+    int32_t n = cut(s, p, max);
+    return noisy_argmax(s->scaled, s->kept, n, key);
+}
+
+static void fill_logprobs(sampler *s, const sample_params *p, const float *logits, sample_pick *out) {
+    float max = row_max(logits, s->n_vocab);
+    double lse = (double)max + log(mass_of(logits, s->n_vocab, max));
+    out->logprob = (float)((double)logits[out->token] - lse);
+    int32_t want = p->n_top > SAMPLER_TOP_MAX ? SAMPLER_TOP_MAX : p->n_top;
+    if (want <= 0) return;
+    int32_t n = 0;
+    for (float depth = 8.0f; n < want; depth *= 2.0f) {
+        float limit = depth > 1000.0f ? -INFINITY : max - depth;
+        n = collect(logits, s->n_vocab, limit, s->heap);
+        if (limit == -INFINITY) break;
+    }
+    heap_make(logits, s->heap, n);
+    for (int32_t i = 0; i < want && n > 0; i++) {
+        int32_t id = heap_pop(logits, s->heap, &n);
+        out->top_token[i] = id;
+        out->top_logprob[i] = (float)((double)logits[id] - lse);
+        out->n_top = i + 1;
+    }
+}
+
+void sampler_force(sampler *s, const sample_params *p, const float *logits, int32_t token, sample_pick *out) {
+    *out = (sample_pick){.token = token};
+    if (p->n_top >= 0) {
+        fill_logprobs(s, p, logits, out);
+    }
+}
+
+int sampler_pick(sampler *s, const sample_params *p, const sample_row *row, sample_pick *out) {
+    bool is_greedy = !(p->temperature >= SAMPLER_TEMPERATURE_MIN) || !(p->top_p > 0.0f);
+    bool is_shaped = p->n_bias > 0 || (row->counts != NULL && sample_params_penalize(p));
+    out->n_top = 0;
+    out->logprob = 0.0f;
+    out->token = -1;
+    if (is_greedy && !is_shaped) {
+        out->token = row_argmax(row->logits, s->n_vocab);
+    }
+    if (out->token < 0 || is_banned(row, out->token)) {
+        shape_row(s, p, row);
+        out->token = is_greedy ? row_argmax(s->scaled, s->n_vocab) : pick_sampled(s, p, row);
+    }
+    if (out->token < 0) return ERR_INTERNAL;
+    if (p->n_top >= 0) {
+        fill_logprobs(s, p, row->logits, out);
+    }
+    return OK;
+}

@@ -1,0 +1,38 @@
+/* Where tokens come from: the seam between the step thread and the model. The product uses the model (source_model.c); tests of the
+ * HTTP layer put a scripted stub there (stub.h). Every call is made by the step thread alone, in an order that depends only on the
+ * plans, so a source may also send each call to a second rank.
+ * Contracts of the functions are those of the functions of the same name in engine/model/model.h. */
+#ifndef TANDEM_RUN_SOURCE_H
+#define TANDEM_RUN_SOURCE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/err.h"
+#include "engine/model/model.h"
+
+#define RUN_DRAFT_MAX 16
+
+typedef struct source_info {
+    int32_t n_vocab, n_slots, n_pages, page_tokens, max_rows, max_logit_rows;
+    int32_t block;       /* drafts per call; 0: no drafts */
+    int64_t max_context; /* positions of one stream */
+} source_info;
+
+typedef struct run_source {
+    void *self;
+    source_info info;
+    int (*step)(void *self, const batch_plan *plan, step_result *out, err *e);
+    int (*draft)(void *self, const draft_request *requests, int n, draft_result *out, err *e);
+    int (*commit)(void *self, int slot, int64_t new_len, err *e);
+    int (*slot_pages)(void *self, int slot, const int32_t *pages, int n, err *e);
+    void (*slot_reset)(void *self, int slot);
+    int (*slot_copy)(void *self, int dst, int src, err *e);
+    /* The stream that will use a freshly reset slot; NULL where the source does not care. */
+    void (*slot_begin)(void *self, int slot, const int32_t *prompt, int32_t n_prompt);
+} run_source;
+
+/* Fills out with the model's functions. The model is borrowed. */
+void source_from_model(model *m, run_source *out);
+
+#endif

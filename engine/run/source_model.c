@@ -1,0 +1,47 @@
+#include "engine/run/source.h"
+
+static int step(void *self, const batch_plan *plan, step_result *out, err *e) {
+    return model_step(self, plan, out, e);
+}
+
+static int draft(void *self, const draft_request *requests, int n, draft_result *out, err *e) {
+    return model_draft(self, requests, n, NULL, NULL, out, e);
+}
+
+static int commit(void *self, int slot, int64_t new_len, err *e) {
+    return model_commit(self, slot, new_len, e);
+}
+
+static int slot_pages(void *self, int slot, const int32_t *pages, int n, err *e) {
+    return model_slot_pages(self, slot, pages, n, e);
+}
+
+static void slot_reset(void *self, int slot) {
+    model_slot_reset(self, slot);
+}
+
+static int slot_copy(void *self, int dst, int src, err *e) {
+    return model_slot_copy(self, dst, src, e);
+}
+
+void source_from_model(model *m, run_source *out) {
+    model_info info;
+    model_get_info(m, &info);
+    *out = (run_source){
+        .self = m,
+        .info = {.n_vocab = info.config->n_vocab,
+            .n_slots = info.n_slots,
+            .n_pages = info.n_pages,
+            .page_tokens = info.page_tokens,
+            .max_rows = info.max_rows,
+            .max_logit_rows = info.max_logit_rows,
+            .block = info.has_drafts ? info.block : 0,
+            .max_context = info.max_context},
+        .step = step,
+        .draft = draft,
+        .commit = commit,
+        .slot_pages = slot_pages,
+        .slot_reset = slot_reset,
+        .slot_copy = slot_copy,
+    };
+}

@@ -1,0 +1,118 @@
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/run/run_internal.h"
+
+#define NS_PER_S 1000000000ull
+
+void run_count_second(run *r, uint32_t n_tokens, uint32_t n_prompt) {
+    uint64_t second = clock_mono_ns() / NS_PER_S;
+    uint32_t i = (uint32_t)(second % RUN_SECONDS);
+    if (atomic_load_explicit(&r->second_of[i], memory_order_relaxed) != second) {
+        atomic_store_explicit(&r->tokens_in[i], 0, memory_order_relaxed);
+        atomic_store_explicit(&r->prompt_in[i], 0, memory_order_relaxed);
+        atomic_store_explicit(&r->second_of[i], second, memory_order_relaxed);
+    }
+    atomic_fetch_add_explicit(&r->tokens_in[i], n_tokens, memory_order_relaxed);
+    atomic_fetch_add_explicit(&r->prompt_in[i], n_prompt, memory_order_relaxed);
+}
+
+void run_count_step(run *r, uint64_t ns, int32_t n_rows) {
+    uint64_t n = atomic_load_explicit(&r->n_steps, memory_order_relaxed);
+    uint64_t us = ns / 1000;
+    atomic_store_explicit(&r->step_us[n % RUN_STEP_RING], us > UINT32_MAX ? UINT32_MAX : (uint32_t)us, memory_order_relaxed);
+    atomic_fetch_add_explicit(&r->n_rows, (uint64_t)n_rows, memory_order_relaxed);
+    atomic_store_explicit(&r->n_steps, n + 1, memory_order_release);
+}
+
+/* Tokens of the last whole seconds before now; the running second is left out. */
+static void sum_seconds(run *r, uint64_t now_second, uint64_t n_seconds, uint64_t *tokens, uint64_t *prompt) {
+    *tokens = 0;
+    *prompt = 0;
+    for (uint64_t back = 1; back <= n_seconds; back++) {
+        uint64_t second = now_second - back;
+        uint32_t i = (uint32_t)(second % RUN_SECONDS);
+        if (atomic_load_explicit(&r->second_of[i], memory_order_relaxed) != second) continue;
+        *tokens += atomic_load_explicit(&r->tokens_in[i], memory_order_relaxed);
+        *prompt += atomic_load_explicit(&r->prompt_in[i], memory_order_relaxed);
+    }
+}
+
+static void fill_rates(run *r, run_stats *out) {
+    uint64_t now_second = clock_mono_ns() / NS_PER_S;
+    uint64_t age = now_second - r->open_ns / NS_PER_S;
+    uint64_t minute = age < 60 ? age : 60;
+    uint64_t tokens;
+    uint64_t prompt;
+    out->tokens_per_s_now = -1.0;
+    out->tokens_per_s_minute = -1.0;
+    out->prefill_per_s_now = -1.0;
+    if (minute == 0) return;
+    sum_seconds(r, now_second, 1, &tokens, &prompt);
+    out->tokens_per_s_now = (double)tokens;
+    out->prefill_per_s_now = (double)prompt;
+    sum_seconds(r, now_second, minute, &tokens, &prompt);
+    out->tokens_per_s_minute = (double)tokens / (double)minute;
+}
+
+static void fill_step_times(run *r, run_stats *out) {
+    uint32_t us[RUN_STEP_RING];
+    uint64_t n_steps = atomic_load_explicit(&r->n_steps, memory_order_acquire);
+    uint32_t n = n_steps < RUN_STEP_RING ? (uint32_t)n_steps : RUN_STEP_RING;
+    double sum = 0.0;
+    out->step_ms = -1.0;
+    out->step_ms_p95 = -1.0;
+    uint64_t ended = atomic_load(&r->step_ended_ns);
+    if (n == 0 || clock_mono_ns() - ended > 60 * NS_PER_S) return;
+    for (uint32_t i = 0; i < n; i++) {
+        us[i] = atomic_load_explicit(&r->step_us[(n_steps - 1 - i) % RUN_STEP_RING], memory_order_relaxed);
+        sum += i < 16 ? (double)us[i] : 0.0;
+        uint32_t j = i; /* kept in order as it grows: 256 values at most */
+        for (uint32_t value = us[i]; j > 0 && us[j - 1] > value; j--) {
+            uint32_t swap = us[j - 1];
+            us[j - 1] = us[j];
+            us[j] = swap;
+        }
+    }
+    out->step_ms = sum / (n < 16 ? (double)n : 16.0) / 1e3;
+    out->step_ms_p95 = (double)us[(n - 1) * 95 / 100] / 1e3;
+}
+
+static int state_of(run *r) {
+    if (atomic_load(&r->has_failed)) return RUN_STATE_FAILED;
+    uint64_t started = atomic_load(&r->step_started_ns);
+    uint64_t limit = (uint64_t)r->options.step_limit_ms * 1000000ull;
+    if (started != 0 && clock_mono_ns() > started + limit) return RUN_STATE_STALLED;
+    return atomic_load(&r->is_draining) ? RUN_STATE_DRAINING : RUN_STATE_READY;
+}
+
+void run_stats_get(run *r, run_stats *out) {
+    memset(out, 0, sizeof *out);
+    out->state = state_of(r);
+    if (out->state == RUN_STATE_FAILED) {
+        out->failure = r->failure;
+    }
+    out->n_slots = r->info.n_slots;
+    out->queue_cap = r->options.queue_cap;
+    out->n_running = atomic_load(&r->n_running);
+    out->n_waiting = atomic_load(&r->n_waiting);
+    out->pages_total = page_pool_total(r->pool);
+    out->pages_used = page_pool_used(r->pool);
+    out->n_steps = atomic_load(&r->n_steps);
+    out->n_rows = atomic_load(&r->n_rows);
+    out->n_prompt_tokens = atomic_load(&r->n_prompt_tokens);
+    out->n_cached_tokens = atomic_load(&r->n_cached_tokens);
+    out->n_generated = atomic_load(&r->n_generated);
+    out->n_drafted = atomic_load(&r->n_drafted);
+    out->n_accepted = atomic_load(&r->n_accepted);
+    out->n_done = atomic_load(&r->n_done);
+    out->n_failed = atomic_load(&r->n_failed);
+    out->n_cancelled = atomic_load(&r->n_cancelled);
+    out->n_refused = atomic_load(&r->n_refused);
+    for (int i = 0; i < RUN_DRAFT_MAX; i++) {
+        out->accepted_at[i] = atomic_load_explicit(&r->accepted_at[i], memory_order_relaxed);
+    }
+    out->uptime_ms = (clock_mono_ns() - r->open_ns) / 1000000ull;
+    fill_rates(r, out);
+    fill_step_times(r, out);
+}

@@ -1,0 +1,209 @@
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/log.h"
+#include "engine/base/thread.h"
+#include "engine/run/planner.h"
+#include "engine/run/run_internal.h"
+
+/* A prompt slice beside running streams is never smaller than this, however slow the machine. */
+#define PROMPT_ROWS_MIN 16
+
+typedef struct step_work {
+    plan_view views[RUN_MAX_SLOTS];
+    int32_t slots[RUN_MAX_SLOTS]; /* slot of each view, then of each span */
+    plan_span spans[RUN_MAX_SLOTS];
+    draft_request drafts[RUN_MAX_SLOTS];
+    int32_t n_views, n_spans;
+    bool has_paused;
+} step_work;
+
+static void look(run *r, step_work *w) {
+    w->n_views = 0;
+    w->has_paused = false;
+    for (int32_t i = 0; i < r->info.n_slots; i++) {
+        stream *s = &r->streams[i];
+        if (s->t == NULL) continue;
+        bool is_prompt = s->n_known == s->t->n_prompt;
+        plan_view *v = &w->views[w->n_views];
+        *v = (plan_view){.n_todo = s->n_known - s->n_done, .n_draft = s->n_draft, .order = s->t->order,
+            .is_prompt = is_prompt, .is_background = s->t->priority == RUN_PRIORITY_BACKGROUND,
+            .is_paused = ticket_is_full(s->t)};
+        w->has_paused |= v->is_paused;
+        w->slots[w->n_views++] = i;
+    }
+}
+
+static void fill_span(run *r, step_work *w, int32_t slot, int32_t n_rows) {
+    stream *s = &r->streams[slot];
+    bool is_prompt = s->n_known == s->t->n_prompt;
+    plan_span *span = &w->spans[w->n_spans];
+    *span = (plan_span){.slot = slot, .n_rows = n_rows, .pos = s->n_done, .tokens = s->t->tokens + s->n_done};
+    if (is_prompt) {
+        span->kind = PLAN_PROMPT;
+        span->logits = s->n_done + n_rows == s->n_known ? PLAN_LOGITS_LAST : PLAN_LOGITS_NONE;
+    } else if (n_rows > 1) {
+        span->kind = PLAN_VERIFY;
+        span->logits = PLAN_LOGITS_ALL;
+        s->span_tokens[0] = s->t->tokens[s->n_done];
+        memcpy(&s->span_tokens[1], s->draft, (size_t)(n_rows - 1) * sizeof *s->draft);
+        span->tokens = s->span_tokens;
+    } else {
+        span->kind = PLAN_DECODE;
+        span->logits = PLAN_LOGITS_LAST;
+    }
+    w->n_spans++;
+}
+
+static int32_t make_plan(run *r, step_work *w) {
+    double gap_ns = (double)r->options.gap_ms * 1e6;
+    int32_t prompt_rows = step_cost_rows(&r->cost, gap_ns, PROMPT_ROWS_MIN, r->info.max_rows);
+    plan_limits limits = {.max_rows = r->info.max_rows, .max_logit_rows = r->info.max_logit_rows,
+        .prompt_rows = prompt_rows};
+    int32_t n_rows = plan_rows(w->views, w->n_views, &limits);
+    w->n_spans = 0;
+    for (int32_t i = 0; i < w->n_views; i++) {
+        stream *s = &r->streams[w->slots[i]];
+        err why = ERR_INIT;
+        if (w->views[i].n_rows == 0) continue;
+        if (stream_grow(r, s, s->n_done + w->views[i].n_rows, &why) != OK) {
+            n_rows -= w->views[i].n_rows;
+            stream_end(r, s, RUN_END_ERROR, -1, &why);
+            continue;
+        }
+        fill_span(r, w, w->slots[i], w->views[i].n_rows);
+    }
+    return n_rows;
+}
+
+static bool is_fatal(int rc) {
+    return rc == ERR_PEER || rc == ERR_DEVICE || rc == ERR_NET || rc == ERR_TIMEOUT || rc == ERR_MISMATCH;
+}
+
+/* A failed step: fatal codes end the engine's service, others only the streams of the plan. */
+static void fail_step(run *r, step_work *w, int rc, const err *why) {
+    LOG(LOG_ERROR, "run", "step failed", "code=%d message=\"%s\"", rc, why->msg);
+    if (is_fatal(rc)) {
+        r->failure = *why;
+        atomic_store(&r->has_failed, 1);
+        return;
+    }
+    for (int32_t i = 0; i < w->n_spans; i++) {
+        stream *s = &r->streams[w->spans[i].slot];
+        stream_end(r, s, RUN_END_ERROR, -1, why);
+    }
+}
+
+/* Drafts for every stream that waits for its next token and has room for more than one. */
+static void draft_next(run *r, step_work *w) {
+    err why = ERR_INIT;
+    draft_result result;
+    int n = 0;
+    int32_t n_decode = 0;
+    for (int32_t i = 0; i < r->info.n_slots; i++) {
+        stream *s = &r->streams[i];
+        if (s->t == NULL || s->n_known == s->t->n_prompt) continue;
+        n_decode++;
+        int32_t left = s->t->max_tokens - (s->n_known - s->t->n_prompt);
+        if (s->n_draft > 0 || left < 2 || !draft_policy_wants(&s->policy)) continue;
+        w->slots[n] = i;
+        w->drafts[n++] = (draft_request){.slot = i, .token = s->t->tokens[s->n_known - 1]};
+    }
+    if (n == 0) return;
+    uint64_t start = clock_mono_ns();
+    int rc = r->source->draft(r->source->self, w->drafts, n, &result, &why);
+    if (rc != OK) {
+        LOG(LOG_ERROR, "run", "draft failed", "code=%d message=\"%s\"", rc, why.msg);
+        if (is_fatal(rc)) {
+            r->failure = why;
+            atomic_store(&r->has_failed, 1);
+        }
+        return;
+    }
+    step_cost_add_draft(&r->cost, clock_mono_ns() - start);
+    for (int i = 0; i < n; i++) {
+        stream *s = &r->streams[w->slots[i]];
+        int32_t left = s->t->max_tokens - (s->n_known - s->t->n_prompt);
+        int32_t most = result.block < left - 1 ? result.block : left - 1;
+        most = most < RUN_DRAFT_MAX ? most : RUN_DRAFT_MAX;
+        const float *confidence = result.confidence + (size_t)i * (size_t)result.block;
+        s->n_draft = draft_policy_choose(&s->policy, &r->cost, confidence, most, n_decode - 1);
+        memcpy(s->draft, result.tokens + (size_t)i * (size_t)result.block, (size_t)s->n_draft * sizeof *s->draft);
+    }
+}
+
+static void do_step(run *r, step_work *w, int32_t n_rows) {
+    err why = ERR_INIT;
+    step_result result;
+    batch_plan plan = {.id = ++r->plan_id, .n_spans = w->n_spans, .spans = w->spans};
+    uint64_t before = atomic_load_explicit(&r->n_generated, memory_order_relaxed);
+    uint64_t start = clock_mono_ns();
+    atomic_store(&r->step_started_ns, start);
+    int rc = r->source->step(r->source->self, &plan, &result, &why);
+    uint64_t step_ns = clock_mono_ns() - start;
+    if (rc != OK) {
+        fail_step(r, w, rc, &why);
+    } else {
+        step_cost_add(&r->cost, n_rows, step_ns);
+        uint32_t n_prompt = 0;
+        for (int32_t i = 0; i < w->n_spans; i++) {
+            n_prompt += w->spans[i].kind == PLAN_PROMPT ? (uint32_t)w->spans[i].n_rows : 0;
+            run_absorb(r, &r->streams[w->spans[i].slot], &w->spans[i], &result, i);
+        }
+        uint64_t n_new = atomic_load_explicit(&r->n_generated, memory_order_relaxed) - before;
+        run_count_second(r, (uint32_t)n_new, n_prompt);
+        if (r->info.block > 0 && !r->options.no_drafts) {
+            draft_next(r, w);
+        }
+        run_count_step(r, step_ns, n_rows);
+    }
+    atomic_store(&r->step_ended_ns, clock_mono_ns());
+    atomic_store(&r->step_started_ns, 0);
+}
+
+/* Something arrived since the last look: new requests, a cancel, an order to stop. */
+static bool has_news(run *r) {
+    if (atomic_load(&r->intake) != NULL || atomic_load(&r->is_stopping) || atomic_load(&r->is_aborting)) return true;
+    for (int32_t i = 0; i < r->n_wait_list; i++) {
+        if (atomic_load(&r->waiting[i]->is_cancelled)) return true;
+    }
+    for (int32_t i = 0; i < r->info.n_slots; i++) {
+        ticket *t = r->streams[i].t;
+        if (t != NULL && (atomic_load(&t->is_cancelled) || !ticket_is_full(t))) return true;
+    }
+    return false;
+}
+
+static void doze(run *r) {
+    struct pollfd p = {.fd = r->wake_fd, .events = POLLIN};
+    uint64_t drop;
+    atomic_store(&r->is_asleep, 1);
+    if (!has_news(r)) {
+        poll(&p, 1, -1);
+    }
+    atomic_store(&r->is_asleep, 0);
+    ssize_t n = read(r->wake_fd, &drop, sizeof drop);
+    (void)n;
+}
+
+void *run_step_thread(void *arg) {
+    run *r = arg;
+    step_work w;
+    thread_set_name("step");
+    while (!atomic_load(&r->is_stopping)) {
+        run_cancel_sweep(r, atomic_exchange(&r->is_aborting, 0) != 0);
+        run_admit(r);
+        look(r, &w);
+        int32_t n_rows = w.n_views > 0 ? make_plan(r, &w) : 0;
+        if (w.n_spans > 0 && n_rows > 0) {
+            do_step(r, &w, n_rows);
+        } else {
+            doze(r);
+        }
+    }
+    run_cancel_sweep(r, true);
+    return NULL;
+}
