@@ -18,7 +18,8 @@ float trellis_candidate_half(float in, float value, float x) {
 void trellis_step_plain(const trellis_step *s) {
     const int n_q = 1 << s->n_out;
     const int n_edges = 1 << (STATE_BITS - s->n_out);
-    const int q_shift = STATE_BITS - s->n_out - s->n_in;
+    const int part_shift = STATE_BITS - s->n_out - s->n_in;
+    const int part = trellis_edge_at(1 << part_shift, part_shift);
     for (int t = 0; t < 2; t++) {
         const float *values = s->values;
         const float *in = s->in[t];
@@ -30,12 +31,12 @@ void trellis_step_plain(const trellis_step *s) {
             for (int q = 0; q < n_q; q++, values += LANES) {
                 for (int l = 0; l < LANES; l++) {
                     float d = values[l] - s->x[t];
-                    float cost = fmaf(d, d, in[(q << q_shift) + ((o + l) >> s->n_in)]);
+                    float cost = fmaf(d, d, in[q * part + ((o + l) >> s->n_in)]);
                     best[l] = cost < best[l] ? cost : best[l];
                 }
             }
             for (int l = 0; l < LANES; l++) {
-                s->out[t][o + l] = best[l];
+                s->out[t][trellis_edge_at(o, s->out_shift) + l] = best[l];
             }
         }
     }
@@ -44,17 +45,18 @@ void trellis_step_plain(const trellis_step *s) {
 void trellis_step_half_plain(const trellis_step *s) {
     const int n_q = 1 << s->n_out;
     const int n_edges = 1 << (STATE_BITS - s->n_out);
-    const int q_shift = STATE_BITS - s->n_out - s->n_in;
+    const int part_shift = STATE_BITS - s->n_out - s->n_in;
+    const int part = trellis_edge_at(1 << part_shift, part_shift);
     for (int t = 0; t < 2; t++) {
         for (int o = 0; o < n_edges; o++) {
             const float *values = s->values + (o / LANES * n_q) * LANES + o % LANES;
             float best = INFINITY;
             for (int q = 0; q < n_q; q++) {
-                float in = s->in[t][(q << q_shift) + (o >> s->n_in)];
+                float in = s->in[t][q * part + (o >> s->n_in)];
                 float cost = trellis_candidate_half(in, values[q * LANES], s->x[t]);
                 best = cost < best ? cost : best;
             }
-            s->out[t][o] = best;
+            s->out[t][trellis_edge_at(o, s->out_shift)] = best;
         }
     }
 }

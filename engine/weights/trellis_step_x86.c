@@ -9,12 +9,12 @@
 
 bool trellis_has_avx2(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("f16c");
+           __builtin_cpu_supports("f16c");
 }
 
 /* Costs of 8 neighbouring out-edges' in-edges: with 3 and more new bits they share one in-edge,
  * else 2 (n_in 2) or 4 (n_in 1) follow one another. */
-AVX2_CODE static inline __m256 spread(const float *in, int n_in) {
+AVX2_CODE static inline __attribute__((always_inline)) __m256 spread(const float *in, int n_in) {
     if (n_in >= 3) return _mm256_broadcast_ss(in);
     __m256 four = _mm256_broadcast_ps((const __m128 *)(const void *)in);
     __m256i pick = n_in == 2 ? _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1)
@@ -22,40 +22,71 @@ AVX2_CODE static inline __m256 spread(const float *in, int n_in) {
     return _mm256_permutevar_ps(four, pick);
 }
 
-AVX2_CODE static inline void step_block(const trellis_step *s, int o, const float *values,
-    int n_in) {
-    const int n_q = 1 << s->n_out;
-    const int q_stride = 1 << (STATE_BITS - s->n_out - n_in);
+/* The whole step; n_in and n_out are constants at each call, so that the loop over q is unrolled. */
+AVX2_CODE static inline __attribute__((always_inline)) void step_all(
+    const trellis_step *s, const int n_in, const int n_out) {
+    const int n_q = 1 << n_out;
+    const int part_shift = STATE_BITS - n_out - n_in;
+    const int part = trellis_edge_at(1 << part_shift, part_shift);
+    const int n_edges = 1 << (STATE_BITS - n_out);
     const __m256 x0 = _mm256_set1_ps(s->x[0]);
     const __m256 x1 = _mm256_set1_ps(s->x[1]);
-    const float *in0 = s->in[0] + (o >> n_in);
-    const float *in1 = s->in[1] + (o >> n_in);
-    __m256 best0 = _mm256_set1_ps(__builtin_inff());
-    __m256 best1 = best0;
-    for (int q = 0; q < n_q; q++) {
-        __m256 v = _mm256_load_ps(values + q * LANES);
-        __m256 d0 = _mm256_sub_ps(v, x0);
-        __m256 d1 = _mm256_sub_ps(v, x1);
-        best0 = _mm256_min_ps(_mm256_fmadd_ps(d0, d0, spread(in0 + q * q_stride, n_in)), best0);
-        best1 = _mm256_min_ps(_mm256_fmadd_ps(d1, d1, spread(in1 + q * q_stride, n_in)), best1);
+    const float *values = s->values;
+    float *out0 = s->out[0];
+    float *out1 = s->out[1];
+    for (int o = 0; o < n_edges; o += LANES, values += LANES << n_out) {
+        const float *in0 = s->in[0] + (o >> n_in);
+        const float *in1 = s->in[1] + (o >> n_in);
+        const int at = trellis_edge_at(o, s->out_shift);
+        __m256 best0 = _mm256_set1_ps(__builtin_inff());
+        __m256 best1 = best0;
+        for (int q = 0; q < n_q; q++) {
+            __m256 v = _mm256_load_ps(values + q * LANES);
+            __m256 d0 = _mm256_sub_ps(v, x0);
+            __m256 d1 = _mm256_sub_ps(v, x1);
+            best0 = _mm256_min_ps(_mm256_fmadd_ps(d0, d0, spread(in0 + q * part, n_in)), best0);
+            best1 = _mm256_min_ps(_mm256_fmadd_ps(d1, d1, spread(in1 + q * part, n_in)), best1);
+        }
+        _mm256_storeu_ps(out0 + at, best0);
+        _mm256_storeu_ps(out1 + at, best1);
     }
-    _mm256_storeu_ps(s->out[0] + o, best0);
-    _mm256_storeu_ps(s->out[1] + o, best1);
 }
 
-/* n_in is a constant at each call, so that the compiler drops the other forms of spread. */
 AVX2_CODE void trellis_step_avx2(const trellis_step *s) {
-    const int n_edges = 1 << (STATE_BITS - s->n_out);
-    const int stride = LANES << s->n_out;
-    const float *values = s->values;
-    for (int o = 0; o < n_edges; o += LANES, values += stride) {
-        switch (s->n_in) {
-        case 1: step_block(s, o, values, 1); break;
-        case 2: step_block(s, o, values, 2); break;
-        case 3: step_block(s, o, values, 3); break;
-        case 4: step_block(s, o, values, 4); break;
-        default: step_block(s, o, values, s->n_in); break;
-        }
+    switch (s->n_in * 16 + s->n_out) {
+    case 0x11:
+        step_all(s, 1, 1);
+        break;
+    case 0x12:
+        step_all(s, 1, 2);
+        break;
+    case 0x21:
+        step_all(s, 2, 1);
+        break;
+    case 0x22:
+        step_all(s, 2, 2);
+        break;
+    case 0x23:
+        step_all(s, 2, 3);
+        break;
+    case 0x32:
+        step_all(s, 3, 2);
+        break;
+    case 0x33:
+        step_all(s, 3, 3);
+        break;
+    case 0x34:
+        step_all(s, 3, 4);
+        break;
+    case 0x43:
+        step_all(s, 4, 3);
+        break;
+    case 0x44:
+        step_all(s, 4, 4);
+        break;
+    default:
+        step_all(s, s->n_in, s->n_out);
+        break;
     }
 }
 
@@ -92,7 +123,8 @@ AVX2_CODE static inline __m256 candidate_half(__m256 v, __m256 x, __m256 in) {
 AVX2_CODE void trellis_step_half_avx2(const trellis_step *s) {
     const int n_q = 1 << s->n_out;
     const int n_edges = 1 << (STATE_BITS - s->n_out);
-    const int q_stride = 1 << (STATE_BITS - s->n_out - s->n_in);
+    const int part_shift = STATE_BITS - s->n_out - s->n_in;
+    const int part = trellis_edge_at(1 << part_shift, part_shift);
     for (int t = 0; t < 2; t++) {
         const float *values = s->values;
         const __m256 x = _mm256_set1_ps(s->x[t]);
@@ -100,10 +132,10 @@ AVX2_CODE void trellis_step_half_avx2(const trellis_step *s) {
             const float *in = s->in[t] + (o >> s->n_in);
             __m256 best = _mm256_set1_ps(__builtin_inff());
             for (int q = 0; q < n_q; q++, values += LANES) {
-                __m256 c = spread(in + q * q_stride, s->n_in);
+                __m256 c = spread(in + q * part, s->n_in);
                 best = _mm256_min_ps(candidate_half(_mm256_load_ps(values), x, c), best);
             }
-            _mm256_storeu_ps(s->out[t] + o, best);
+            _mm256_storeu_ps(s->out[t] + trellis_edge_at(o, s->out_shift), best);
         }
     }
 }
