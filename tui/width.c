@@ -4,6 +4,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "engine/base/err.h"
+
 static int ambiguous_columns = 1;
 
 typedef struct range {
@@ -71,7 +73,7 @@ static int code_point_columns(uint32_t c) {
     return columns;
 }
 
-static bool is_mark(uint32_t c) {
+bool width_is_mark(uint32_t c) {
     utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
     return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_ME;
 }
@@ -91,7 +93,7 @@ width_cluster width_next(const char *s, size_t n) {
     k.len = decode(s, n, &previous);
     k.base = previous;
     k.columns = code_point_columns(previous);
-    if (is_mark(previous)) k.columns = 1; /* drawn on a dotted circle */
+    if (width_is_mark(previous)) k.columns = 1; /* drawn on a dotted circle */
     utf8proc_int32_t state = 0;
     bool is_emoji = false;
     while (k.len < n) {
@@ -102,7 +104,7 @@ width_cluster width_next(const char *s, size_t n) {
             break;
         }
         if (is_emoji_part(c)) is_emoji = true;
-        if (!is_emoji && !is_mark(c)) k.columns += code_point_columns(c);
+        if (!is_emoji && !width_is_mark(c)) k.columns += code_point_columns(c);
         previous = c;
         k.len += len;
     }

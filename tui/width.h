@@ -48,6 +48,8 @@ void width_cleaner_reset(width_cleaner *c);
 int width_clean(width_cleaner *c, const char *s, size_t n, buf *out);
 /* The end of the text: an incomplete UTF-8 sequence becomes U+FFFD. */
 int width_clean_end(width_cleaner *c, buf *out);
+/* True for combining marks: alone they are drawn on a dotted circle. */
+bool width_is_mark(uint32_t code_point);
 /* True if a code point must never be sent to a terminal as it is. */
 bool width_is_unsafe(uint32_t code_point);
 
