@@ -1,0 +1,151 @@
+/*
+ * How a block of 128 outputs is finished once all its units are summed: dense linears, gate with up, down. One warp a
+ * block; 4 outputs a lane.
+ */
+#ifndef KERNELS_EXL3_FINISH_CUH
+#define KERNELS_EXL3_FINISH_CUH
+
+#include "kernels/exl3/exl3_decode.cuh"
+
+enum exl3_epilogue { EXL3_DENSE, EXL3_GATE_UP, EXL3_DOWN };
+
+struct exl3_rows_params {
+    exl3_powers powers;
+    const exl3_gpu_list *list;
+    int64_t *sums;
+    int *counters;
+    int slot_bytes, n_stages;
+    int max_local, local_rows; /* strips and rows a CTA may sum in shared memory */
+    int has_early_list;
+    /* experts only */
+    const exl3_gpu_list *down;
+    float *hidden;
+    uint32_t *row_max;
+    int *row_counter, *block_counter;
+    const float *weight;
+    float *part;
+    const int *pair_of;
+    float *y;
+    int n_tokens, n_choices;
+    float limit;
+};
+
+/* Counts up by n after everything this warp wrote; true for all lanes of the warp that completes total. */
+__device__ __forceinline__ bool exl3_completes(int *counter, int n, int total) {
+    ptx_fence_device();
+    __syncwarp();
+    int old = 0;
+    if ((threadIdx.x & 31) == 0) old = atomicAdd(counter, n);
+    old = __shfl_sync(~0u, old, 0);
+    if (old + n != total) return false;
+    ptx_fence_device();
+    if ((threadIdx.x & 31) == 0) *counter = 0;
+    return true;
+}
+
+/* One row of a block in the output basis: sums taken, rotated, times svh. */
+__device__ __forceinline__ float4 exl3_row_of(
+    const exl3_rows_params &p, const exl3_gpu_job &job, int block, int row) {
+    const int lane = threadIdx.x & 31;
+    int64_t *sums = p.sums + job.first_sum + (size_t)row * job.matrix.out + block * 128;
+    float4 z = exl3_rotate(exl3_take(sums, job.scale + row, lane), lane);
+    return exl3_times(z, exl3_half4(job.matrix.svh + block * 128 + lane * 4));
+}
+
+__device__ __forceinline__ void exl3_finish_dense(
+    const exl3_rows_params &p, const exl3_gpu_job &job, int block) {
+    const int at = block * 128 + (threadIdx.x & 31) * 4;
+    float4 bias = make_float4(0.f, 0.f, 0.f, 0.f);
+    if (job.matrix.bias != nullptr) bias = exl3_half4(job.matrix.bias + at);
+#pragma unroll 2
+    for (int r = 0; r < job.n_rows; r++) {
+        float4 y = exl3_row_of(p, job, block, r);
+        if (job.matrix.bias != nullptr)
+            y = make_float4(y.x + bias.x, y.y + bias.y, y.z + bias.z, y.w + bias.w);
+        *(float4 *)(job.y + r * job.y_stride + at) = y;
+    }
+}
+
+/* The integer operand of down for all rows of an expert, once every block of hidden is there. */
+__device__ __forceinline__ void exl3_quantize_hidden(
+    const exl3_rows_params &p, const exl3_gpu_job &down) {
+    const int lane = threadIdx.x & 31, n = down.matrix.in;
+    for (int r = 0; r < down.n_rows; r++) {
+        const int pair = down.first_pair + r;
+        const exl3_row_range range(__ldcg(p.row_max + pair));
+        int sum = 0;
+#pragma unroll 4
+        for (int at = lane * 4; at < n; at += 128) {
+            float4 h = __ldcg((const float4 *)(p.hidden + (size_t)pair * n + at));
+            sum += exl3_put_operand(down.operand, down.row_cap, r, at, h, range.inv);
+        }
+        sum = __reduce_add_sync(~0u, sum);
+        if (lane == 0) {
+            p.row_max[pair] = 0;
+            *(int2 *)(down.scale + r) = make_int2(__float_as_int(range.scale), sum);
+        }
+    }
+}
+
+/* silu(min(gate, limit)) * clamp(up, +-limit) * weight */
+__device__ __forceinline__ float exl3_swiglu(float gate, float up, float limit, float weight) {
+    gate = gate > limit ? limit : gate; /* NaN stays NaN */
+    up = up > limit ? limit : up < -limit ? -limit : up;
+    return weight * (gate / (1.f + expf(-gate)) * up);
+}
+
+__device__ __forceinline__ void exl3_finish_gate_up(
+    const exl3_rows_params &p, const exl3_gpu_job *jobs, int job, int block) {
+    const int lane = threadIdx.x & 31, expert = job >> 1;
+    const exl3_gpu_job &gate = p.list->jobs[job & ~1], &up = p.list->jobs[job | 1];
+    const exl3_gpu_job &down = p.down->jobs[expert];
+    const int n = gate.matrix.out, at = block * 128 + lane * 4;
+    const float4 suh = exl3_half4(down.matrix.suh + at);
+    for (int r = 0; r < gate.n_rows; r++) {
+        const int pair = down.first_pair + r;
+        const float w = __ldcg(p.weight + pair);
+        const float4 g = exl3_row_of(p, gate, block, r), u = exl3_row_of(p, up, block, r);
+        float4 h = make_float4(exl3_swiglu(g.x, u.x, p.limit, w), exl3_swiglu(g.y, u.y, p.limit, w),
+            exl3_swiglu(g.z, u.z, p.limit, w), exl3_swiglu(g.w, u.w, p.limit, w));
+        h = exl3_rotate(exl3_times(h, suh), lane);
+        __stcg((float4 *)(p.hidden + (size_t)pair * n + at), h);
+        const uint32_t most = __reduce_max_sync(~0u, exl3_magnitude(h));
+        if (lane == 0) atomicMax(p.row_max + pair, most);
+    }
+    if (exl3_completes(p.row_counter + expert, 1, n / 128)) exl3_quantize_hidden(p, down);
+}
+
+__device__ __forceinline__ void exl3_finish_down(
+    const exl3_rows_params &p, const exl3_gpu_job &job, int block) {
+    const int n = job.matrix.out, at = block * 128 + (threadIdx.x & 31) * 4;
+    for (int r = 0; r < job.n_rows; r++) {
+        float4 y = exl3_row_of(p, job, block, r);
+        __stcg((float4 *)(p.part + (size_t)(job.first_pair + r) * n + at), y);
+    }
+    if (!exl3_completes(p.block_counter + block, 1, p.list->n_jobs)) return;
+    for (int t = 0; t < p.n_tokens; t++) {
+        float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll 4
+        for (int c = 0; c < p.n_choices; c++) {
+            const int pair = __ldcg(p.pair_of + t * p.n_choices + c);
+            const float4 y = __ldcg((const float4 *)(p.part + (size_t)pair * n + at));
+            sum = make_float4(sum.x + y.x, sum.y + y.y, sum.z + y.z, sum.w + y.w);
+        }
+        *(float4 *)(p.y + (size_t)t * n + at) = sum;
+    }
+}
+
+/* A warp is done with n units of strip at.y of job at.x; finishes the strip's block if it was the last. */
+template <int EPILOGUE>
+__device__ __forceinline__ void exl3_arrive(
+    const exl3_rows_params &p, const exl3_gpu_job *jobs, int2 at, int n) {
+    const exl3_gpu_job &job = jobs[at.x];
+    const int block = at.y >> 1;
+    const int total = (EPILOGUE == EXL3_GATE_UP ? 4 : 2) * (job.matrix.in / EXL3_GPU_UNIT_IN);
+    if (!exl3_completes(p.counters + job.first_counter + block, n, total)) return;
+    if constexpr (EPILOGUE == EXL3_DENSE) exl3_finish_dense(p, job, block);
+    if constexpr (EPILOGUE == EXL3_GATE_UP) exl3_finish_gate_up(p, jobs, at.x, block);
+    if constexpr (EPILOGUE == EXL3_DOWN) exl3_finish_down(p, job, block);
+}
+
+#endif

@@ -1,0 +1,135 @@
+#include "kernels/exl3/exl3_gpu.h"
+
+#include "kernels/cuda_check.h"
+#include "kernels/exl3/exl3_rotate_kernel.cuh"
+#include "kernels/exl3/exl3_rows_kernel.cuh"
+
+/* Limits of the device in use, read once. */
+struct exl3_device {
+    int n_sms, shared_bytes;
+};
+
+static int exl3_device_get(exl3_device *out, err *e) {
+    static exl3_device known[64];
+    int id = 0;
+    int rc = cuda_check(e, cudaGetDevice(&id), "exl3: reading the device");
+    if (rc != OK) return rc;
+    if (id < 0 || id >= 64)
+        return err_set(e, ERR_DEVICE, "exl3: device number %d is out of range", id);
+    if (known[id].n_sms == 0) {
+        int n = 0, bytes = 0;
+        rc = cuda_check(e, cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, id), "exl3");
+        if (rc != OK) return rc;
+        rc = cuda_check(
+            e, cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, id), "exl3");
+        if (rc != OK) return rc;
+        known[id] = {n, bytes};
+    }
+    *out = known[id];
+    return OK;
+}
+
+/* A launch that may begin while the kernel before it ends. */
+template <class PARAMS>
+static int exl3_launch(void (*kernel)(PARAMS), dim3 grid, int threads, size_t shared_bytes,
+    const PARAMS &p, cudaStream_t stream, err *e) {
+    cudaLaunchConfig_t c = {};
+    c.gridDim = grid;
+    c.blockDim = dim3((unsigned)threads);
+    c.dynamicSmemBytes = shared_bytes;
+    c.stream = stream;
+    cudaLaunchAttribute early;
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    c.attrs = &early;
+    c.numAttrs = 1;
+    return cuda_check(e, cudaLaunchKernelEx(&c, kernel, p), "exl3 launch");
+}
+
+int exl3_gpu_rotate_run(const exl3_gpu_rotate_args *a, cudaStream_t stream, err *e) {
+    if (a->n_jobs < 1 || a->n_jobs > EXL3_GPU_MAX_JOBS || a->max_rows < 1 ||
+        a->max_rows > EXL3_GPU_MAX_ROWS || a->x_stride % 4 != 0)
+        return err_set(e, ERR_ARG, "exl3 rotate: %d jobs of up to %d rows, stride %lld", a->n_jobs,
+            a->max_rows, (long long)a->x_stride);
+    exl3_rotate_params p = {a->list, a->x, a->x_stride, a->has_early_list};
+    return exl3_launch(exl3_rotate_kernel, dim3((unsigned)a->max_rows, (unsigned)a->n_jobs),
+        EXL3_ROTATE_WARPS * 32, 0, p, stream, e);
+}
+
+/* Ring and local sums that fit, and the launch. */
+template <int EPILOGUE>
+static int exl3_rows_launch(
+    exl3_rows_params p, int max_rows, int max_stage_bytes, cudaStream_t stream, err *e) {
+    exl3_device d;
+    int rc = exl3_device_get(&d, e);
+    if (rc != OK) return rc;
+    constexpr int STATIC_BYTES = 8 * 1024; /* descriptors and barriers, rounded up */
+    const int room = d.shared_bytes - STATIC_BYTES;
+    p.powers = EXL3_POWERS;
+    p.slot_bytes = (max_stage_bytes + 127) / 128 * 128;
+    p.local_rows = max_rows;
+    const int strip_bytes = max_rows * 128 * (int)sizeof(int);
+    for (p.n_stages = 3; p.n_stages > 1; p.n_stages--)
+        if (EXL3_WARPS * p.n_stages * p.slot_bytes + 4 * strip_bytes <= room) break;
+    const int ring_bytes = EXL3_WARPS * p.n_stages * p.slot_bytes;
+    if (ring_bytes > room)
+        return err_set(e, ERR_LIMIT, "exl3 rows: a ring of %d bytes does not fit in %d bytes",
+            ring_bytes, room);
+    p.max_local = (room - ring_bytes) / strip_bytes;
+    if (p.max_local > EXL3_WARPS) p.max_local = EXL3_WARPS;
+    const int bytes = ring_bytes + p.max_local * strip_bytes;
+    rc = cuda_check(e,
+        cudaFuncSetAttribute(
+            exl3_rows_kernel<EPILOGUE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+        "exl3 rows");
+    if (rc != OK) return rc;
+    return exl3_launch(exl3_rows_kernel<EPILOGUE>, dim3((unsigned)d.n_sms), EXL3_WARPS * 32,
+        (size_t)bytes, p, stream, e);
+}
+
+static int exl3_rows_check(int max_rows, int max_stage_bytes, err *e) {
+    if (max_rows < 1 || max_rows > EXL3_GPU_MAX_ROWS)
+        return err_set(e, ERR_ARG, "exl3 rows: jobs of up to %d rows, limit %d", max_rows,
+            (int)EXL3_GPU_MAX_ROWS);
+    if (max_stage_bytes < 1 ||
+        max_stage_bytes > exl3_gpu_stage_bytes(EXL3_MAX_K2, EXL3_GPU_MAX_ROWS))
+        return err_set(e, ERR_ARG, "exl3 rows: stages of %d bytes", max_stage_bytes);
+    return OK;
+}
+
+int exl3_gpu_rows_run(const exl3_gpu_rows_args *a, cudaStream_t stream, err *e) {
+    int rc = exl3_rows_check(a->max_rows, a->max_stage_bytes, e);
+    if (rc != OK) return rc;
+    exl3_rows_params p = {};
+    p.list = a->list;
+    p.sums = a->scratch.sums;
+    p.counters = a->scratch.counters;
+    p.has_early_list = a->has_early_list;
+    return exl3_rows_launch<EXL3_DENSE>(p, a->max_rows, a->max_stage_bytes, stream, e);
+}
+
+int exl3_gpu_experts_run(const exl3_gpu_experts_args *a, cudaStream_t stream, err *e) {
+    int rc = exl3_rows_check(a->max_rows, a->max_stage_bytes, e);
+    if (rc != OK) return rc;
+    exl3_rows_params p = {};
+    p.list = a->gate_up;
+    p.sums = a->scratch.sums;
+    p.counters = a->scratch.counters;
+    p.down = a->down;
+    p.hidden = a->hidden;
+    p.row_max = a->row_max;
+    p.row_counter = a->row_counter;
+    p.block_counter = a->block_counter;
+    p.weight = a->weight;
+    p.part = a->part;
+    p.pair_of = a->pair_of;
+    p.y = a->y;
+    p.n_tokens = a->n_tokens;
+    p.n_choices = a->n_choices;
+    p.limit = a->limit;
+    rc = exl3_rows_launch<EXL3_GATE_UP>(p, a->max_rows, a->max_stage_bytes, stream, e);
+    if (rc != OK) return rc;
+    p.list = a->down;
+    p.has_early_list = 1;
+    return exl3_rows_launch<EXL3_DOWN>(p, a->max_rows, a->max_stage_bytes, stream, e);
+}

@@ -1,0 +1,147 @@
+/*
+ * EXL3 (mul1) linears for few rows on a GPU, in the integer form of exl3.h: the same bits as the CPU back end for dense
+ * linears, whatever the grid, the split of the work, the other rows and the other matrices of a launch (kernels.md 2).
+ *
+ *   rotate   x -> integer operand:  t = H (x * suh), a = rint(t * 32512 / max|t|), two signed bytes a value
+ *   rows     S[r][n] = sum_k bytes(state) * a;  z = scale * (S - c * sum a);  y = H z * svh + bias
+ *   experts  gate and up of every picked expert in one launch (SwiGLU and the operand of down inside), down in another
+ *
+ * A job is one matrix with up to 8 rows that use it. More rows: list the matrix again (the second read hits the cache).
+ * Weights are in kernel order, exl3_kernel_order.h: [out/64][in/16][4 * k2 words][4 tiles], so that what a warp streams for 64
+ * outputs is one contiguous run; 16-byte aligned. in and out are multiples of 128, in at most 16384.
+ * Rates: 2, 3, 4, 5, 6 and 8 bits have their own loops, all others (1, 7, halves) a general one.
+ *
+ * Launchers allocate nothing, never synchronise and may be captured in a graph. Accumulators and counters must be zero
+ * before the first launch; every launch leaves them zero. Scratch belongs to one stream at a time.
+ * Threads: the thread that owns the stream.
+ */
+#ifndef KERNELS_EXL3_GPU_H
+#define KERNELS_EXL3_GPU_H
+
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "engine/base/err.h"
+#include "kernels/exl3/exl3_codec.h"
+
+enum {
+    EXL3_GPU_MAX_ROWS = 8,   /* rows of one job */
+    EXL3_GPU_MAX_JOBS = 256, /* jobs of one launch */
+    EXL3_GPU_UNIT_IN = 64    /* inputs of a unit of work, 64 outputs wide */
+};
+
+/* One matrix in device memory. */
+typedef struct exl3_gpu_matrix {
+    const uint32_t *words; /* kernel order */
+    const uint16_t *suh;   /* fp16 [in], 8-byte aligned */
+    const uint16_t *svh;   /* fp16 [out] */
+    const uint16_t *bias;  /* fp16 [out] or NULL */
+    int32_t in, out, k2;
+    int32_t reserved;
+} exl3_gpu_matrix;
+
+/* What belongs to one rotated row. */
+typedef struct exl3_gpu_scale {
+    float scale; /* max|t| / 32512 */
+    int32_t sum; /* sum of the integers */
+} exl3_gpu_scale;
+
+/* One job; an array of them lies in device memory, made by the host or by a kernel. */
+typedef struct exl3_gpu_job {
+    exl3_gpu_matrix matrix;
+    uint32_t *operand;     /* integer rows [in/16][8 * row_cap words], 16-byte aligned */
+    exl3_gpu_scale *scale; /* [n_rows] */
+    float *y; /* [n_rows], row stride y_stride; rows: the result. Experts' down: unused */
+    int64_t y_stride;
+    int32_t n_rows;        /* 1..8 */
+    int32_t row_cap;       /* n_rows rounded up to 1, 2, 4 or 8 */
+    int32_t first_sum;     /* accumulators begin at sums + first_sum; [n_rows][out] of them */
+    int32_t first_counter; /* out/128 counters; gate and up of one expert share them */
+    int32_t first_unit;    /* units of the jobs before this one */
+    int32_t first_pair;    /* experts: index of row 0 in the list of (token, expert) pairs */
+} exl3_gpu_job;
+
+/* A list of jobs in device memory. */
+typedef struct exl3_gpu_list {
+    int32_t n_jobs;
+    int32_t n_units; /* sum of (out/64) * (in/64) */
+    int32_t reserved[2];
+    exl3_gpu_job jobs[];
+} exl3_gpu_list;
+
+/* Work space of the launchers. */
+typedef struct exl3_gpu_scratch {
+    int64_t *sums;     /* zeroed once; at least first_sum + n_rows * out of every job */
+    int32_t *counters; /* zeroed once; likewise */
+} exl3_gpu_scratch;
+
+#ifdef __CUDACC__
+#define EXL3_BOTH_SIDES __host__ __device__
+#else
+#define EXL3_BOTH_SIDES
+#endif
+
+/* Units of a matrix, for first_unit and n_units. */
+EXL3_BOTH_SIDES static inline int exl3_gpu_units(int in, int out) {
+    return (in / EXL3_GPU_UNIT_IN) * (out / 64);
+}
+/* Words of the operand of row_cap rows. */
+static inline size_t exl3_gpu_operand_words(int in, int row_cap) {
+    return (size_t)(in / 16) * 8 * (size_t)row_cap;
+}
+
+typedef struct exl3_gpu_rotate_args {
+    const exl3_gpu_list *list; /* device; writes operand and scale of every job */
+    const float *const *x;     /* device array [n_jobs] of row 0 of each job */
+    int64_t x_stride;          /* floats between rows of x */
+    int n_jobs, max_rows;      /* host's bounds: the grid */
+    int has_early_list;        /* the list is older than the kernel before this one */
+} exl3_gpu_rotate_args;
+/* Rotates and quantises the rows of every job. */
+int exl3_gpu_rotate_run(const exl3_gpu_rotate_args *a, cudaStream_t stream, err *e);
+
+typedef struct exl3_gpu_rows_args {
+    const exl3_gpu_list *list; /* device */
+    exl3_gpu_scratch scratch;
+    int max_units, max_rows; /* host's bounds, for the choice of variant */
+    int max_stage_bytes;     /* exl3_gpu_stage_bytes of the largest job */
+    int has_early_list;      /* weights may be fetched before the kernel before this one ends */
+} exl3_gpu_rows_args;
+/* y of every job. */
+int exl3_gpu_rows_run(const exl3_gpu_rows_args *a, cudaStream_t stream, err *e);
+
+typedef struct exl3_gpu_experts_args {
+    const exl3_gpu_list *
+        gate_up; /* device; jobs 2i and 2i+1 are gate and up of expert i: same rows, operands ready */
+    const exl3_gpu_list *down; /* device; job i; operands are written here */
+    exl3_gpu_scratch scratch;  /* separate ranges for both lists */
+    float *hidden;             /* [pairs][width] work space */
+    uint32_t *row_max;         /* [pairs] zeroed once */
+    int32_t *row_counter;      /* [experts] zeroed once */
+    int32_t *block_counter;    /* [out/128] zeroed once */
+    const float *weight;       /* [pairs] routing weight, applied before down (model.md 9.2) */
+    float *part;               /* [pairs][out] work space */
+    const int32_t *pair_of; /* [n_tokens][n_choices] pair of each choice, in the order of the sum */
+    float *y;               /* [n_tokens][out] */
+    int n_tokens, n_choices;
+    float limit; /* swiglu_limit */
+    int max_units, max_rows, max_stage_bytes;
+} exl3_gpu_experts_args;
+/* y[t] = sum over choices of down(weight * silu(min(gate, limit)) * clamp(up, +-limit)), in the order of pair_of. */
+int exl3_gpu_experts_run(const exl3_gpu_experts_args *a, cudaStream_t stream, err *e);
+
+/* Bytes of a pipeline stage for a job: weights and operand of 64 inputs. */
+static inline int exl3_gpu_stage_bytes(int k2, int row_cap) {
+    return 4 * (64 * k2 + 32 * row_cap);
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

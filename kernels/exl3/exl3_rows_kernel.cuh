@@ -1,0 +1,413 @@
+/*
+ * The persistent kernel for few rows: one CTA an SM, 16 warps, stream-K over units of 64 inputs x 64 outputs.
+ *
+ *   warp   a contiguous share of the units of all jobs; private ring of stages filled by bulk copies (weights and
+ *          operand of one unit), own barriers, no CTA barrier in the loop
+ *   strip  (64 outputs of a job) left: sums go into the CTA's sums in shared memory when several of its warps work on
+ *          one strip, else straight to sums[row][out] as 64-bit atomics
+ *   block  (128 outputs): a counter of finished units; who completes it takes the sums and finishes the block
+ *
+ * Integer sums are associative, so nothing here changes a bit. At most 128 registers, n_stages * slot bytes * 16 warps of
+ * shared memory. Limit on Hopper: instruction issue (kernels.md 4); on GB10: memory.
+ */
+#ifndef KERNELS_EXL3_ROWS_KERNEL_CUH
+#define KERNELS_EXL3_ROWS_KERNEL_CUH
+
+#include "kernels/exl3/exl3_finish.cuh"
+
+constexpr int EXL3_WARPS = 16;
+constexpr int EXL3_SLICES = 4; /* 16-input slices of a unit */
+constexpr int EXL3_MAX_STAGES = 4;
+constexpr int EXL3_LOCAL_JOBS = 16; /* descriptors a CTA keeps in shared memory */
+
+/* The filling side of a warp's ring; used by lane 0 only. */
+struct exl3_feed {
+    const exl3_gpu_job *jobs;
+    const char *words, *operand;
+    int job, job_left, strip_left, units_in, word_bytes, operand_bytes;
+
+    __device__ void enter(int j, int unit) {
+        const exl3_gpu_job &b = jobs[j];
+        job = j;
+        units_in = b.matrix.in / EXL3_GPU_UNIT_IN;
+        word_bytes = EXL3_SLICES * 64 * b.matrix.k2;
+        operand_bytes = EXL3_SLICES * 32 * b.row_cap;
+        job_left = exl3_gpu_units(b.matrix.in, b.matrix.out) - unit;
+        int in_strip = unit % units_in;
+        strip_left = units_in - in_strip;
+        words = (const char *)b.matrix.words + (size_t)unit * word_bytes;
+        operand = (const char *)b.operand + (size_t)in_strip * operand_bytes;
+    }
+    __device__ void fetch_words(uint32_t to, uint32_t barrier, uint64_t policy) {
+        if (job_left == 0) enter(job + 1, 0);
+        ptx_barrier_expect(barrier, word_bytes + operand_bytes);
+        ptx_bulk_copy_once(to, words, word_bytes, barrier, policy);
+        words += word_bytes;
+        job_left--;
+    }
+    /* After fetch_words of the same unit. */
+    __device__ void fetch_operand(uint32_t to, uint32_t barrier) {
+        ptx_bulk_copy(to + word_bytes, operand, operand_bytes, barrier);
+        operand += operand_bytes;
+        if (--strip_left == 0) {
+            strip_left = units_in;
+            operand -= (size_t)units_in * operand_bytes;
+        }
+    }
+};
+
+/* A warp's ring: addresses of its first slot and barrier, and the slot and phase it uses next. */
+struct exl3_ring {
+    uint32_t slots, barriers, slot_bytes, n_stages, stage, parity;
+    __device__ uint32_t slot() const {
+        return slots + stage * slot_bytes;
+    }
+    __device__ uint32_t barrier() const {
+        return barriers + 8 * stage;
+    }
+    __device__ void next() {
+        if (++stage == n_stages) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+template <int NB>
+__device__ __forceinline__ void exl3_operand_words(uint32_t at, uint32_t (&b)[NB][4]) {
+#pragma unroll
+    for (int q = 0; q < NB; q++) {
+        uint32_t w = ptx_load_shared_4(at + q * 128);
+        b[q][0] = __byte_perm(w, 0, 0x0000);
+        b[q][1] = __byte_perm(w, 0, 0x1111);
+        b[q][2] = __byte_perm(w, 0, 0x2222);
+        b[q][3] = __byte_perm(w, 0, 0x3333);
+    }
+}
+
+template <int NB>
+__device__ __forceinline__ void exl3_multiply(
+    int (&acc)[NB][4], const uint32_t (&s)[8], const uint32_t (&b)[NB][4]) {
+    uint32_t y[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        y[i] = s[i] * EXL3_MUL1_MULTIPLIER;
+#pragma unroll
+    for (int q = 0; q < NB; q++) {
+        ptx_mma_u8s8(acc[q], y[0], y[4], y[1], y[5], b[q][0], b[q][1]);
+        ptx_mma_u8s8(acc[q], y[2], y[6], y[3], y[7], b[q][2], b[q][3]);
+    }
+}
+
+/* One unit of K bits: weights at words, operand at operand (shared addresses). */
+template <int K, int NB>
+__device__ __forceinline__ void exl3_unit(int (&acc)[4][NB][4], uint32_t words, uint32_t operand,
+    int row_cap, const exl3_lane<K> &l, const exl3_powers &powers) {
+#pragma unroll
+    for (int sl = 0; sl < EXL3_SLICES; sl++) {
+        const uint32_t at = words + sl * 128 * K;
+        uint4 lo = ptx_load_shared_16(at + l.i0 * 16), mid = ptx_load_shared_16(at + l.i1 * 16);
+        uint4 hi = mid;
+        if constexpr (exl3_lane<K>::HAS_THREE) hi = ptx_load_shared_16(at + l.i2 * 16);
+        const uint32_t lw[4] = {lo.x, lo.y, lo.z, lo.w}, mw[4] = {mid.x, mid.y, mid.z, mid.w};
+        const uint32_t hw[4] = {hi.x, hi.y, hi.z, hi.w};
+        uint32_t b[NB][4];
+        exl3_operand_words<NB>(operand + sl * 32 * row_cap, b);
+#pragma unroll
+        for (int m = 0; m < 4; m++) {
+            uint32_t s[8];
+            exl3_states<K>(hw[m], mw[m], lw[m], l.shift, powers, s);
+            exl3_multiply<NB>(acc[m], s, b);
+        }
+    }
+}
+
+/* Any rate, one window at a time. */
+template <int NB>
+__device__ __forceinline__ void exl3_unit_any(
+    int (&acc)[4][NB][4], uint32_t words, uint32_t operand, int row_cap, int k2, int lane) {
+    const int n_words = 4 * k2;
+#pragma unroll 1
+    for (int sl = 0; sl < EXL3_SLICES; sl++) {
+        uint32_t b[NB][4];
+        exl3_operand_words<NB>(operand + sl * 32 * row_cap, b);
+#pragma unroll
+        for (int m = 0; m < 4; m++) {
+            uint32_t s[8];
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                int p = lane * 8 + j, end = (p >> 1) * k2 + ((p & 1) ? k2 : k2 >> 1);
+                int i0 = (end + 32 * n_words - 1) / 32 % n_words, i1 = (i0 + n_words - 1) % n_words;
+                int shift = (32 * (i0 + 1) - end) & 31;
+                uint32_t at = words + sl * 64 * k2 + m * 4;
+                s[j] = __funnelshift_r(ptx_load_shared_4(at + i0 * 16),
+                           ptx_load_shared_4(at + i1 * 16), shift) &
+                       0xffffu;
+            }
+            exl3_multiply<NB>(acc[m], s, b);
+        }
+    }
+}
+
+/* What a strip's sums go to. */
+struct exl3_target {
+    int *local;    /* shared [rows][64][2], or NULL */
+    int64_t *sums; /* of the strip's first output, row stride out */
+    int out, n_rows;
+};
+
+template <int NB>
+__device__ __forceinline__ void exl3_flush(
+    const int (&acc)[4][NB][4], const exl3_target &to, int lane) {
+    const int g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (int q = 0; q < NB; q++) {
+        const int r = q * 4 + t;
+        if (r >= to.n_rows) continue;
+#pragma unroll
+        for (int m = 0; m < 4; m++) {
+            const int *c = acc[m][q];
+            if (to.local != nullptr) {
+                int *o = to.local + (r * 64 + m * 16 + g) * 2;
+                atomicAdd(o, c[0]);
+                atomicAdd(o + 1, c[1]);
+                atomicAdd(o + 16, c[2]);
+                atomicAdd(o + 17, c[3]);
+            } else {
+                unsigned long long *o =
+                    (unsigned long long *)to.sums + (size_t)r * to.out + m * 16 + g;
+                atomicAdd(o, (unsigned long long)(c[0] * 256ll + c[1]));
+                atomicAdd(o + 8, (unsigned long long)(c[2] * 256ll + c[3]));
+            }
+        }
+    }
+}
+
+/* n units of one strip; left: units the warp still has to do, these included. K = 0: any rate. */
+template <int K, int NB>
+__device__ __forceinline__ void exl3_strip(exl3_ring &ring, exl3_feed &feed,
+    const exl3_gpu_job &job, int2 n_left, const exl3_target &to, const exl3_powers &powers) {
+    const int lane = threadIdx.x & 31, row_cap = job.row_cap, k2 = job.matrix.k2;
+    const uint32_t mine = NB == 2 ? lane * 4 : (lane & (8 * row_cap - 1)) * 4;
+    const uint32_t word_bytes = EXL3_SLICES * 64 * k2;
+    const uint64_t policy = ptx_policy_once();
+    int acc[4][NB][4];
+#pragma unroll
+    for (int i = 0; i < 16 * NB; i++)
+        (&acc[0][0][0])[i] = 0;
+    const exl3_lane<(K ? K : 1)> l(lane);
+#pragma unroll 1
+    for (int i = 0; i < n_left.x; i++) {
+        ptx_barrier_wait(ring.barrier(), ring.parity);
+        const uint32_t words = ring.slot(), operand = words + word_bytes + mine;
+        if constexpr (K != 0) {
+            exl3_unit<K, NB>(acc, words, operand, row_cap, l, powers);
+        } else {
+            exl3_unit_any<NB>(acc, words, operand, row_cap, k2, lane);
+        }
+        __syncwarp();
+        if (lane == 0 && n_left.y - i > (int)ring.n_stages) {
+            feed.fetch_words(words, ring.barrier(), policy);
+            feed.fetch_operand(words, ring.barrier());
+        }
+        ring.next();
+    }
+    exl3_flush<NB>(acc, to, lane);
+}
+
+template <int NB>
+__device__ __forceinline__ void exl3_strip_of(exl3_ring &ring, exl3_feed &feed,
+    const exl3_gpu_job &job, int2 n_left, const exl3_target &to, const exl3_powers &powers) {
+    switch (job.matrix.k2) {
+    case 4:
+        exl3_strip<2, NB>(ring, feed, job, n_left, to, powers);
+        break;
+    case 6:
+        exl3_strip<3, NB>(ring, feed, job, n_left, to, powers);
+        break;
+    case 8:
+        exl3_strip<4, NB>(ring, feed, job, n_left, to, powers);
+        break;
+    case 10:
+        exl3_strip<5, NB>(ring, feed, job, n_left, to, powers);
+        break;
+    case 12:
+        exl3_strip<6, NB>(ring, feed, job, n_left, to, powers);
+        break;
+    case 16:
+        exl3_strip<8, NB>(ring, feed, job, n_left, to, powers);
+        break;
+    default:
+        exl3_strip<0, NB>(ring, feed, job, n_left, to, powers);
+        break;
+    }
+}
+
+/* Share of worker w of n units over n_workers: [x, y). */
+__device__ __forceinline__ int2 exl3_share(int n, int n_workers, int w) {
+    int q = n / n_workers, r = n % n_workers;
+    int first = w * q + min(w, r);
+    return make_int2(first, first + q + (w < r));
+}
+
+/* Job of a unit: the last one that begins at or before it. All lanes of a warp get the answer. */
+__device__ __forceinline__ int exl3_job_of(const exl3_gpu_list *list, int n_jobs, int unit) {
+    int found = 0;
+    for (int j0 = 0; j0 < n_jobs; j0 += 32) {
+        int j = j0 + (threadIdx.x & 31);
+        bool is_before = j < n_jobs && __ldcg(&list->jobs[j].first_unit) <= unit;
+        unsigned b = __ballot_sync(~0u, is_before);
+        if (b != 0) found = j0 + 31 - __clz(b);
+        if (b != ~0u) break;
+    }
+    return found;
+}
+
+/* Copies the descriptors this CTA needs to shared memory when they fit; indexed by job number either way. */
+__device__ __forceinline__ const exl3_gpu_job *exl3_local_copy(
+    const exl3_gpu_list *list, exl3_gpu_job *local, int job0, int job1) {
+    if (job1 - job0 >= EXL3_LOCAL_JOBS) return list->jobs;
+    static_assert(sizeof(exl3_gpu_job) % 8 == 0, "copied in words of 8 bytes");
+    const int n = (job1 - job0 + 1) * (int)(sizeof(exl3_gpu_job) / 8);
+    const unsigned long long *from = (const unsigned long long *)(list->jobs + job0);
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        ((unsigned long long *)local)[i] = __ldcg(from + i);
+    return local - job0;
+}
+
+/* The strips a range of units touches: first strip of job0, and how many in all. */
+struct exl3_strips {
+    int job0, first, n;
+    __device__ exl3_strips(const exl3_gpu_job *jobs, int2 units, int j0, int j1) : job0(j0) {
+        first = (units.x - jobs[j0].first_unit) / (jobs[j0].matrix.in / EXL3_GPU_UNIT_IN);
+        n = (units.y - 1 - jobs[j1].first_unit) / (jobs[j1].matrix.in / EXL3_GPU_UNIT_IN) + 1 -
+            first;
+        for (int j = j0; j < j1; j++)
+            n += jobs[j].matrix.out / 64;
+    }
+    /* Number of a job's strip in this range. */
+    __device__ int index(const exl3_gpu_job *jobs, int job, int strip) const {
+        int i = strip - first;
+        for (int j = job0; j < job; j++)
+            i += jobs[j].matrix.out / 64;
+        return i;
+    }
+    /* The inverse: {job, strip}. */
+    __device__ int2 at(const exl3_gpu_job *jobs, int i) const {
+        int j = job0;
+        for (i += first; i >= jobs[j].matrix.out / 64; j++)
+            i -= jobs[j].matrix.out / 64;
+        return make_int2(j, i);
+    }
+};
+
+/* Adds what the CTA summed in shared memory to the sums of all, one warp a strip, and finishes complete blocks. */
+template <int EPILOGUE>
+__device__ __forceinline__ void exl3_add_local(const exl3_rows_params &p, const exl3_gpu_job *jobs,
+    const exl3_strips &strips, const int *local, int2 cta) {
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+#pragma unroll 1
+    for (int i = warp; i < strips.n; i += EXL3_WARPS) {
+        const int2 at = strips.at(jobs, i);
+        const exl3_gpu_job &job = jobs[at.x];
+        const int units_in = job.matrix.in / EXL3_GPU_UNIT_IN;
+        const int first = job.first_unit + at.y * units_in;
+        const int done = min(cta.y, first + units_in) - max(cta.x, first);
+        for (int r = 0; r < job.n_rows; r++) {
+            int4 v = *(const int4 *)(local + ((i * p.local_rows + r) * 64 + lane * 2) * 2);
+            unsigned long long *sums = (unsigned long long *)p.sums + job.first_sum +
+                                       (size_t)r * job.matrix.out + at.y * 64 + lane * 2;
+            atomicAdd(sums, (unsigned long long)(v.x * 256ll + v.y));
+            atomicAdd(sums + 1, (unsigned long long)(v.z * 256ll + v.w));
+        }
+        exl3_arrive<EPILOGUE>(p, jobs, at, done);
+    }
+}
+
+template <int EPILOGUE>
+__global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
+    exl3_rows_kernel(const __grid_constant__ exl3_rows_params p) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    __shared__ __align__(8) unsigned long long barriers[EXL3_WARPS * EXL3_MAX_STAGES];
+    __shared__ __align__(16) exl3_gpu_job local_jobs[EXL3_LOCAL_JOBS];
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    if (!p.has_early_list) {
+        ptx_wait_for_previous();
+        ptx_release_next();
+    }
+    const int n_jobs = __ldcg(&p.list->n_jobs), n_units = __ldcg(&p.list->n_units);
+    const int n_workers = gridDim.x * EXL3_WARPS, worker = blockIdx.x * EXL3_WARPS;
+    const int2 mine = exl3_share(n_units, n_workers, worker + warp);
+    const int2 cta = {exl3_share(n_units, n_workers, worker).x,
+        exl3_share(n_units, n_workers, worker + EXL3_WARPS - 1).y};
+    if (cta.x == cta.y) return; /* leaving counts as both signals */
+    const int job0 = exl3_job_of(p.list, n_jobs, cta.x);
+    const int job1 = exl3_job_of(p.list, n_jobs, cta.y - 1);
+    const exl3_gpu_job *jobs = exl3_local_copy(p.list, local_jobs, job0, job1);
+    if (lane == 0) {
+        for (int i = 0; i < p.n_stages; i++)
+            ptx_barrier_init(ptx_shared(barriers + warp * EXL3_MAX_STAGES + i), 1);
+        ptx_barrier_init_fence();
+    }
+    __syncthreads();
+    exl3_ring ring = {ptx_shared(shared) + warp * p.n_stages * p.slot_bytes,
+        ptx_shared(barriers + warp * EXL3_MAX_STAGES), (uint32_t)p.slot_bytes, (uint32_t)p.n_stages,
+        0, 0};
+    const int n_mine = mine.y - mine.x;
+    int job = exl3_job_of(p.list, n_jobs, mine.x);
+    exl3_feed feed;
+    feed.jobs = jobs;
+    if (n_mine > 0) feed.enter(job, mine.x - jobs[job].first_unit);
+    exl3_feed operands = feed; /* follows behind while the weights are fetched early */
+    const uint64_t policy = ptx_policy_once();
+    if (lane == 0)
+        for (int i = 0; i < min(n_mine, p.n_stages); i++)
+            feed.fetch_words(ring.slots + i * ring.slot_bytes, ring.barriers + 8 * i, policy);
+    const exl3_strips strips(jobs, cta, job0, job1);
+    int *local = strips.n <= p.max_local ? (int *)(shared + EXL3_WARPS * p.n_stages * p.slot_bytes)
+                                         : nullptr;
+    if (local != nullptr) {
+        for (int i = threadIdx.x; i < strips.n * p.local_rows * 128; i += EXL3_WARPS * 32)
+            local[i] = 0;
+    }
+    if (p.has_early_list) {
+        ptx_wait_for_previous();
+        ptx_release_next();
+    }
+    if (lane == 0) {
+        for (int i = 0; i < min(n_mine, p.n_stages); i++) {
+            if (operands.job_left == 0) operands.enter(operands.job + 1, 0);
+            operands.fetch_operand(ring.slots + i * ring.slot_bytes, ring.barriers + 8 * i);
+            operands.job_left--;
+        }
+        feed.operand = operands.operand;
+        feed.strip_left = operands.strip_left;
+    }
+    __syncthreads();
+
+#pragma unroll 1
+    for (int done = 0; done < n_mine;) {
+        const exl3_gpu_job &b = jobs[job];
+        const int units_in = b.matrix.in / EXL3_GPU_UNIT_IN;
+        const int unit = mine.x + done - b.first_unit, strip = unit / units_in;
+        const int n = min(n_mine - done, (strip + 1) * units_in - unit);
+        exl3_target to = {nullptr, p.sums + b.first_sum + strip * 64, b.matrix.out, b.n_rows};
+        if (local != nullptr)
+            to.local = local + strips.index(jobs, job, strip) * p.local_rows * 128;
+        const int2 n_left = {n, n_mine - done};
+        if (b.row_cap <= 4) {
+            exl3_strip_of<1>(ring, feed, b, n_left, to, p.powers);
+        } else {
+            exl3_strip_of<2>(ring, feed, b, n_left, to, p.powers);
+        }
+        if (local == nullptr) exl3_arrive<EPILOGUE>(p, jobs, make_int2(job, strip), n);
+        done += n;
+        if (unit + n == exl3_gpu_units(b.matrix.in, b.matrix.out)) job++;
+    }
+    if (local != nullptr) {
+        __syncthreads();
+        exl3_add_local<EPILOGUE>(p, jobs, strips, local, cta);
+    }
+}
+
+#endif
