@@ -30,11 +30,11 @@ CUDA ?= 0
 endif
 
 # ---- packages: checked (and installed) once, flags kept in a generated file -------------------
-QUIET_GOALS := clean help lint deps check-aarch64
+QUIET_GOALS := clean help check-aarch64
 GOALS := $(or $(MAKECMDGOALS),all)
 ifneq ($(filter-out $(QUIET_GOALS),$(GOALS)),)
 include $(BUILD)/deps.mk
-ifneq ($(findstring test,$(GOALS))$(filter asan tsan fuzz,$(GOALS)),)
+ifneq ($(findstring test,$(GOALS))$(filter asan tsan fuzz bench demo-eval,$(GOALS)),)
 include $(BUILD)/deps-test.mk
 endif
 endif
@@ -60,7 +60,7 @@ OPT ?= -O2 -g
 CFLAGS_ALL = -std=c17 -D_GNU_SOURCE -I. $(WARN) $(OPT) -fno-strict-aliasing -ffp-contract=off \
 	-fno-math-errno -fPIE -fvisibility=hidden -fstack-protector-strong -pthread \
 	-ffile-prefix-map=$(CURDIR)/= $(DEFS) $(SAN_FLAGS) $(PKG_CFLAGS) $(CFLAGS)
-LDFLAGS_ALL = -pie -pthread -Wl,--as-needed -Wl,-z,relro,-z,now $(SAN_FLAGS) $(LDFLAGS)
+LDFLAGS_ALL = -pie -pthread -Wl,--as-needed -Wl,--disable-new-dtags -Wl,-z,relro,-z,now $(SAN_FLAGS) $(LDFLAGS)
 DEFS := $(if $(filter 0,$(READLINE)),-DTANDEM_NO_READLINE) $(if $(filter 1,$(CUDA)),-DTANDEM_CUDA)
 SAN_FLAGS :=
 ifeq ($(SAN),address)
@@ -127,14 +127,16 @@ $(OUT)/lib/lib$1.a: $(OUT)/lib/$1.list $$(call objs,$$(SRC_$1))
 	@rm -f $$@.$$$$$$$$ && $(AR) rcsD $$@.$$$$$$$$ $$(call objs,$$(SRC_$1)) && mv -f $$@.$$$$$$$$ $$@
 -include $$(patsubst %.c,$(OUT)/obj/%.d,$$(SRC_$1))
 endef
-$(foreach l,$(LIB_NAMES) harness,$(eval $(call archive_rule,$l)))
+$(foreach l,$(LIB_NAMES),$(eval $(call archive_rule,$l)))
+
+-include $(patsubst %.c,$(OUT)/obj/%.d,$(SRC_harness))
 
 # ---- CUDA --------------------------------------------------------------------------------------
-GPU_ARCHS ?= $(if $(filter 1,$(SLIM)),121,90 121)
+GPU_ARCHS ?= $(if $(filter 1,$(SLIM)),90a,90a 121)
 ifeq ($(CUDA),1)
 CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_INC := -isystem $(CUDA_HOME)/include
-CU_SRC := $(wildcard kernels/*/*.cu) $(shell find engine -name '*.cu' 2>/dev/null)
+CU_SRC := $(wildcard kernels/*.cu kernels/*/*.cu) $(shell find engine -name '*.cu' 2>/dev/null)
 CU_OBJ := $(patsubst %.cu,$(OUT)/obj/%.cu.o,$(CU_SRC))
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo -I. -ccbin $(or $(CXX_FOR_CUDA),g++) --fmad=false \
 	-Xcompiler -fPIE,-Wall,-ffp-contract=off,-ffile-prefix-map=$(CURDIR)/= \
@@ -167,6 +169,7 @@ $(OUT)/build_id.c: FORCE
 $(OUT)/build_id.o: $(OUT)/build_id.c
 	@$(CC) $(OPT) -fPIE -c $< -o $@
 
+# The old form of the run path: it also holds for what the libraries themselves need.
 RPATH := -Wl,-rpath,'$$ORIGIN/../lib'
 link = @echo "  link  $@"; $(CC) $(LDFLAGS_ALL) $(RPATH) -o $@.$$$$ $(filter %.o,$^) -Wl,--start-group \
 	$(filter %.a,$^) -Wl,--end-group $1 -lm && mv -f $@.$$$$ $@ || { rm -f $@.$$$$; exit 1; }
@@ -186,14 +189,22 @@ run: programs
 TEST_DIRS := unit kernels api screen setup e2e golden
 TEST_SRC := $(foreach d,$(TEST_DIRS) long,$(wildcard tests/$d/test_*.c))
 BENCH_SRC := $(wildcard tests/bench/bench_*.c)
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+GPU_SRC := $(if $(filter 1,$(CUDA)),$(wildcard tests/gpu/test_*.c tests/gpu/bench_*.c))
+# The rest of a test folder is shared by its tests.
+GPU_SHARED := $(filter-out $(GPU_SRC),$(wildcard tests/gpu/*.c))
+GPU_SHARED_OBJ := $(call objs,$(GPU_SHARED)) \
+	$(patsubst %.cu,$(OUT)/obj/%.cu.o,$(wildcard tests/gpu/*.cu))
 TEST_BIN := $(patsubst %.c,$(OUT)/%,$(TEST_SRC))
 BENCH_BIN := $(patsubst %.c,$(OUT)/%,$(BENCH_SRC))
+FUZZ_BIN := $(patsubst %.c,$(OUT)/%,$(FUZZ_SRC))
+GPU_BIN := $(patsubst %.c,$(OUT)/%,$(GPU_SRC))
 
 # A test links the folders whose headers it includes, and what those stand on, so that one broken
 # folder does not stop the tests of the others.
 NEEDS_base := base
 NEEDS_kernels := kernels base
-NEEDS_text := text kernels base
+NEEDS_text := text base
 NEEDS_dist := dist kernels base
 NEEDS_weights := weights model dist text kernels base
 NEEDS_model := $(NEEDS_weights)
@@ -202,41 +213,109 @@ NEEDS_api := api $(NEEDS_run)
 NEEDS_engine := $(NEEDS_api)
 NEEDS_setup := setup $(NEEDS_api)
 NEEDS_tui := tui $(NEEDS_setup)
-TEST_PAIRS := $(shell grep -HoE '^.include "(engine/[a-z]+|kernels|setup|tui)' $(TEST_SRC) $(BENCH_SRC) \
-	$(SRC_harness) $(wildcard tests/fuzz/fuzz_*.c) /dev/null | sed -E 's/:.*"(engine\/)?/:/' | sort -u)
-folders_of = $(patsubst $1:%,%,$(filter $1:%,$(TEST_PAIRS)))
+TEST_PAIRS := $(shell grep -HoE '^.include "(engine/[a-z]+|kernels|setup|tui|tests/harness/[a-z0-9_]+)' \
+	$(TEST_SRC) $(BENCH_SRC) $(FUZZ_SRC) $(SRC_harness) $(wildcard tests/harness/*.h) /dev/null | \
+	sed -E 's/:.*"(engine\/)?/:/' | sort -u)
+included_by = $(patsubst $1:%,%,$(filter $1:%,$(TEST_PAIRS)))
+# Shared files of tests/harness that a test includes, and those that they include.
+harness_step = $(sort $1 $(foreach h,$1,$(filter tests/harness/%,$(call included_by,$h.c) \
+	$(call included_by,$h.h))))
+harness_of = $(call harness_step,$(call harness_step,$(filter tests/harness/%,$(call included_by,$1))))
+harness_objs = $(call objs,$(filter $(addsuffix .c,$(call harness_of,$1)),$(SRC_harness)))
+folders_of = $(sort $(filter-out tests/%,$(call included_by,$1) \
+	$(foreach h,$(call harness_of,$1),$(call included_by,$h.c) $(call included_by,$h.h))))
 libs_of = $(patsubst %,$(OUT)/lib/lib%.a,$(sort base $(foreach f,$(call folders_of,$1),$(NEEDS_$f))))
-HARNESS := $(if $(SRC_harness),$(OUT)/lib/libharness.a)
 
 define test_rule
-$(OUT)/$(basename $1): $(OUT)/obj/$(basename $1).o $$(HARNESS) $$(call libs_of,$1) \
-	$$(if $$(filter kernels,$$(foreach f,$$(call folders_of,$1),$$(NEEDS_$$f))),$$(CUDA_ARCHIVE))
+$(OUT)/$(basename $1): $(OUT)/obj/$(basename $1).o $(call harness_objs,$1) $(call libs_of,$1) $2
 	@mkdir -p $$(@D)
-	$$(call link,$$(LIBS_test) $$(if $$(CUDA_ARCHIVE),$$(CUDA_LIBS)))
+	$$(call link,$$(LIBS_test) $3)
 -include $(OUT)/obj/$(basename $1).d
 endef
+# Nothing but the daemon and the GPU tests links device code; the other tests must not wait for nvcc.
 $(foreach t,$(TEST_SRC) $(BENCH_SRC),$(eval $(call test_rule,$t)))
+$(foreach t,$(FUZZ_SRC),$(eval $(call test_rule,$t,,-fsanitize=fuzzer)))
+$(foreach t,$(GPU_SRC),$(eval $(call test_rule,$t,$(GPU_SHARED_OBJ) $(CUDA_ARCHIVE) $(ENGINE_ARCHIVES),$$(CUDA_LIBS))))
 
-RUNNER = TEST_TIMEOUT=$(TEST_TIMEOUT) TEST_JOBS=$(TEST_JOBS) OUT=$(OUT) BUILD_DIR=$(OUT) \
-	GOLDEN_DIR='$(GOLDEN_DIR)' CASES_DIR='$(CASES_DIR)' DEMO_WEIGHTS='$(DEMO_WEIGHTS)' tests/harness/run
+RUNNER = TEST_TIMEOUT=$(TEST_TIMEOUT) TEST_JOBS=$(TEST_JOBS) OUT=$(OUT) GOLDEN_DIR='$(GOLDEN_DIR)' \
+	CASES_DIR='$(CASES_DIR)' DEMO_WEIGHTS='$(DEMO_WEIGHTS)' tests/harness/run
 bins_in = $(filter $(addprefix $(OUT)/tests/,$(addsuffix /%,$1)),$(TEST_BIN))
 scripts_in = $(foreach d,$1,$(wildcard tests/$d/test_*.sh))
+CASES_BIN := $(filter %/test_cases%,$(TEST_BIN))
 
-.PHONY: tests test test-long test-golden test-cases
-tests: $(TEST_BIN)
+.PHONY: test test-binaries test-long test-golden test-cases test-gpu asan tsan fuzz bench demo-eval
+test-binaries: $(call bins_in,$(TEST_DIRS))
 test: programs $(call bins_in,$(TEST_DIRS))
 	@$(RUNNER) $(call bins_in,$(TEST_DIRS)) $(call scripts_in,$(TEST_DIRS))
 test-long: programs $(TEST_BIN)
 	@TANDEM_LONG=1 TEST_TIMEOUT=3600 $(RUNNER) $(TEST_BIN) $(call scripts_in,$(TEST_DIRS) long)
-test-golden: $(call bins_in,golden)
-	@$(RUNNER) $(call bins_in,golden)
-
-# ---- the rest ----------------------------------------------------------------------------------
-.PHONY: asan tsan clean FORCE
-FORCE:
+test-golden: $(filter-out $(CASES_BIN),$(call bins_in,golden))
+	@$(RUNNER) $^
+test-cases: programs $(CASES_BIN)
+	@$(RUNNER) $(CASES_BIN)
+ifeq ($(CUDA),1)
+test-gpu: $(GPU_BIN)
+	@TEST_JOBS=1 $(RUNNER) $(filter $(OUT)/tests/gpu/test_%,$^)
+else
+test-gpu:
+	@echo "There is no nvcc here (or CUDA=0): the GPU tests cannot be built."; exit 1
+endif
 asan:
-	@$(MAKE) SAN=address CUDA=0 test
+	@$(MAKE) --no-print-directory SAN=address CUDA=0 test
 tsan:
-	@$(MAKE) SAN=thread CUDA=0 test
+	@TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1 $(TSAN_OPTIONS)" \
+	    $(MAKE) --no-print-directory SAN=thread CUDA=0 test
+fuzz:
+	@DEPS='$(DEPS)' .ci/deps fuzz
+	@$(MAKE) --no-print-directory SAN=fuzz CUDA=0 CC=clang BUILD='$(BUILD)' fuzz-run
+.PHONY: fuzz-run
+fuzz-run: $(FUZZ_BIN)
+	@.ci/fuzz $(FUZZ_SECONDS) $(FUZZ_BIN)
+
+bench: programs $(BENCH_BIN)
+	@echo "# $(BUILD_ID), $$(uname -m), $$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $$(nproc) cores"
+	@for b in $(BENCH_BIN); do OUT=$(OUT) $$b || exit 1; done
+demo-eval: programs $(BENCH_BIN) $(TEST_BIN)
+	@OUT=$(OUT) GOLDEN_DIR='$(GOLDEN_DIR)' DEMO_WEIGHTS='$(DEMO_WEIGHTS)' $(OUT)/tests/bench/bench_demo_eval
+
+# ---- to hand on --------------------------------------------------------------------------------
+.PHONY: bundle install
+bundle: programs $(if $(filter 1,$(GPU_TESTS)),$(GPU_BIN))
+	@SLIM=$(SLIM) GPU_TESTS=$(GPU_TESTS) .ci/bundle $(OUT) $(OUT)/bundle
+install: programs
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/tandem
+	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin/
+	@if [ -d templates ]; then cp -r templates $(DESTDIR)$(PREFIX)/share/tandem/; fi
+	@for page in $(wildcard man/*.[1-8]); do \
+	    section=$(DESTDIR)$(PREFIX)/share/man/man$${page##*.}; \
+	    install -d $$section && install -m 644 $$page $$section/ || exit 1; done
+	install -d $(DESTDIR)$(PREFIX)/share/doc/tandem
+	install -m 644 LICENSE NOTICE $(DESTDIR)$(PREFIX)/share/doc/tandem/
+
+# ---- to look after -----------------------------------------------------------------------------
+.PHONY: lint check-aarch64 clean help FORCE
+LINT ?=
+lint:
+	@DEPS='$(DEPS)' .ci/deps lint
+	@CC='$(CC)' PKG_CFLAGS='$(PKG_CFLAGS)' CUDA_INC='$(CUDA_INC)' .ci/lint $(LINT)
+check-aarch64:
+	@DEPS='$(DEPS)' .ci/check-aarch64 $(BUILD)/aarch64
 clean:
 	rm -rf $(BUILD)
+FORCE:
+help:
+	@echo "make              all programs into $(BUILD)/"
+	@echo "make run          build and open Tandem (ARGS= for its arguments)"
+	@echo "make test         all tests that need neither a GPU nor the net; test-long: the slow ones too"
+	@echo "make test-golden  golden vectors, GOLDEN_DIR=DIR for others of the same form"
+	@echo "make test-cases   recorded field cases, CASES_DIR=DIR likewise; DEMO_WEIGHTS=DIR for both"
+	@echo "make test-gpu     the tests on a GPU (needs nvcc and a GPU)"
+	@echo "make asan tsan    the tests under the sanitizers"
+	@echo "make fuzz         every fuzzer for FUZZ_SECONDS (default $(FUZZ_SECONDS)) under clang"
+	@echo "make bench        one line per measured case; demo-eval: the demo model against its answers"
+	@echo "make bundle       a folder that runs anywhere: $(BUILD)/bundle (SLIM=1 without NVIDIA's libraries)"
+	@echo "make install      PREFIX=$(PREFIX), DESTDIR="
+	@echo "make lint         layout, size, banned calls, include arrow, headers, words, clang-tidy (LINT=name: one)"
+	@echo "make check-aarch64  cross-compile and run unit and kernel tests under qemu"
+	@echo "make clean        remove $(BUILD)/"
+	@echo "Variables: BUILD=, CC=gcc|clang, READLINE=0 (plain line editor), CUDA=0, DEPS=0 (install nothing)"
