@@ -1,5 +1,6 @@
 /*
- * Exact conversions between the 16-bit float formats and float/double, in plain integer C so that every machine gives
+ * Exact conversions between the 16-bit float formats and float/double, in plain integer C so that
+ * every machine gives
  * the same bits. Rounding is to nearest even, subnormals are kept, NaN stays NaN. Any thread.
  */
 #ifndef KERNELS_HALF_H
@@ -48,7 +49,8 @@ static inline uint16_t half_from_double(double value) {
     uint64_t rest = mantissa & ((1ULL << drop) - 1);
     uint64_t half = 1ULL << (drop - 1);
     if (rest > half || (rest == half && (kept & 1u) != 0)) kept++;
-    /* A normal value carries its leading one into the exponent field; a carry out of the mantissa does the same. */
+    /* A normal value carries its leading one into the exponent field; a carry out of the mantissa
+     * does the same. */
     uint64_t base = exponent < -14 ? 0 : (uint64_t)(exponent + 14) << 10;
     return (uint16_t)(sign | (uint16_t)(base + kept));
 }

@@ -8,21 +8,23 @@
 #include <sys/auxv.h>
 #endif
 
-/* Bit f = feature f, and one more bit once it is filled in. Every thread computes the same value. */
+/* Bit f = feature f, and one more bit once it is filled in. Every thread computes the same
+ * value. */
 static atomic_uint detected;
 
 #if defined(__x86_64__)
 static unsigned detect(void) {
     unsigned found = 0, a = 0, b = 0, c = 0, d = 0;
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) != 0 &&
-        (c & bit_F16C) != 0)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0)
         found |= 1u << SIMD_AVX2;
     /* Leaf 7, subleaf 1: EAX bit 4 is AVX-VNNI. */
-    if (__get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1u << 4)) != 0 && __builtin_cpu_supports("avx2"))
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1u << 4)) != 0 &&
+        __builtin_cpu_supports("avx2"))
         found |= 1u << SIMD_AVX_VNNI;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512vnni"))
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
         found |= 1u << SIMD_AVX512_VNNI;
     return found;
 }
@@ -49,6 +51,7 @@ bool simd_has(simd_feature feature) {
 }
 
 const char *simd_name(simd_feature feature) {
-    static const char *const names[SIMD_FEATURE_COUNT] = {"AVX2", "AVX-VNNI", "AVX512-VNNI", "NEON", "NEON dot product"};
+    static const char *const names[SIMD_FEATURE_COUNT] = {
+        "AVX2", "AVX-VNNI", "AVX512-VNNI", "NEON", "NEON dot product"};
     return feature < SIMD_FEATURE_COUNT ? names[feature] : "?";
 }

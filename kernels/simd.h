@@ -1,6 +1,8 @@
 /*
- * What the vector unit of this CPU can do, asked once at run time, so that one binary runs everywhere. Any thread.
- * Operators pick their variant with simd_has; a variant must equal the plain C one within the bound its header states.
+ * What the vector unit of this CPU can do, asked once at run time, so that one binary runs
+ * everywhere. Any thread.
+ * Operators pick their variant with simd_has; a variant must equal the plain C one within the
+ * bound its header states.
  */
 #ifndef KERNELS_SIMD_H
 #define KERNELS_SIMD_H

@@ -1,5 +1,6 @@
 /*
- * Making a linear (repack) and running jobs: rotation of every row, then one work item per 128 outputs and 64 rows.
+ * Making a linear (repack) and running jobs: rotation of every row, then one work item per 128
+ * outputs and 64 rows.
  */
 #include "kernels/exl3/exl3.h"
 
@@ -12,7 +13,8 @@
 
 enum {
     ALIGNMENT = 64,
-    /* Less work than this (weights times rows; values to rotate) is not worth waking other threads for. */
+    /* Less work than this (weights times rows; values to rotate) is not worth waking other
+     * threads for. */
     SMALL_RUN = 48 * 1024,
     SMALL_ROTATION = 8 * 1024
 };
@@ -23,7 +25,8 @@ static size_t align_up(size_t n) {
 
 /* ---- the prepared matrix ---- */
 
-/* Half-word h of a tile's stream: bits 16h .. 16h+15. The file swaps the halves of every little-endian word. */
+/* Half-word h of a tile's stream: bits 16h .. 16h+15. The file swaps the halves of every
+ * little-endian word. */
 static uint32_t stream_half(const unsigned char *tile, int h) {
     const unsigned char *b = tile + 2 * (h ^ 1);
     return (uint32_t)b[0] | (uint32_t)b[1] << 8;
@@ -35,20 +38,23 @@ void exl3_pack_lanes(const void *tile, int k2, uint32_t *words) {
     for (int lane = 0; lane < EXL3_LANES; lane++) {
         for (int i = 0; i < n_words; i++) {
             int h = lane * k2 - lead + 2 * i;
-            words[i * EXL3_LANES + lane] = stream_half(tile, (h + n_halves) % n_halves) << 16 | stream_half(tile, h + 1);
+            words[i * EXL3_LANES + lane] =
+                stream_half(tile, (h + n_halves) % n_halves) << 16 | stream_half(tile, h + 1);
         }
     }
 }
 
 typedef struct linear_layout {
-    size_t weights_bytes, suh, svh, bias, total; /* weights lie after the header; then byte offsets */
+    size_t weights_bytes, suh, svh, bias,
+        total; /* weights lie after the header; then byte offsets */
 } linear_layout;
 
 static linear_layout layout_of(int in, int out, int k2, exl3_codebook codebook) {
     linear_layout l;
     size_t tiles = (size_t)(in / EXL3_TILE) * (size_t)(out / EXL3_TILE);
-    size_t tile_bytes = codebook == EXL3_MUL1 ? (size_t)exl3_lane_words(k2) * EXL3_LANES * sizeof(uint32_t)
-                                              : EXL3_TILE_VALUES * sizeof(uint16_t);
+    size_t tile_bytes = codebook == EXL3_MUL1
+                            ? (size_t)exl3_lane_words(k2) * EXL3_LANES * sizeof(uint32_t)
+                            : EXL3_TILE_VALUES * sizeof(uint16_t);
     l.weights_bytes = tiles * tile_bytes;
     l.suh = align_up(sizeof(exl3_linear)) + align_up(l.weights_bytes);
     l.svh = l.suh + align_up((size_t)in * sizeof(float));
@@ -71,7 +77,8 @@ static void pack_tile(const exl3_matrix *m, const char *tile, size_t i_tile, voi
     uint16_t *values = (uint16_t *)weights + i_tile * EXL3_TILE_VALUES;
     exl3_tile_states(tile, m->k2, states);
     for (int p = 0; p < EXL3_TILE_VALUES; p++)
-        values[exl3_position_row(p) * EXL3_TILE + exl3_position_column(p)] = exl3_state_half(m->codebook, states[p]);
+        values[exl3_position_row(p) * EXL3_TILE + exl3_position_column(p)] =
+            exl3_state_half(m->codebook, states[p]);
 }
 
 static void pack_weights(const exl3_matrix *m, void *weights) {
@@ -79,7 +86,8 @@ static void pack_weights(const exl3_matrix *m, void *weights) {
     const size_t n_slices = (size_t)(m->in / EXL3_TILE);
     for (size_t strip = 0; strip < (size_t)(m->out / EXL3_TILE); strip++) {
         for (size_t slice = 0; slice < n_slices; slice++) {
-            const char *tile = (const char *)m->trellis + slice * stride + strip * 16 * (size_t)m->k2;
+            const char *tile =
+                (const char *)m->trellis + slice * stride + strip * 16 * (size_t)m->k2;
             pack_tile(m, tile, strip * n_slices + slice, weights);
         }
     }
@@ -99,7 +107,8 @@ int exl3_linear_new(const exl3_matrix *m, exl3_linear **out, err *e) {
     if (rc != OK) return rc;
     linear_layout at = layout_of(m->in, m->out, m->k2, m->codebook);
     char *raw = mem_aligned(ALIGNMENT, at.total);
-    if (raw == NULL) return err_set(e, ERR_MEMORY, "no memory for an EXL3 matrix of %zu bytes", at.total);
+    if (raw == NULL)
+        return err_set(e, ERR_MEMORY, "no memory for an EXL3 matrix of %zu bytes", at.total);
     exl3_linear *l = (exl3_linear *)(void *)raw;
     void *weights = raw + align_up(sizeof *l);
     pack_weights(m, weights);
@@ -108,10 +117,18 @@ int exl3_linear_new(const exl3_matrix *m, exl3_linear **out, err *e) {
     unpack_halves(m->suh, m->in, suh);
     unpack_halves(m->svh, m->out, svh);
     if (m->bias != NULL) unpack_halves(m->bias, m->out, bias);
-    *l = (exl3_linear){.in = m->in, .out = m->out, .k2 = m->k2, .n_words = exl3_lane_words(m->k2),
-                       .codebook = m->codebook, .suh = suh, .svh = svh, .bias = m->bias != NULL ? bias : NULL};
-    if (m->codebook == EXL3_MUL1) l->packed = weights;
-    else l->values = weights;
+    *l = (exl3_linear){.in = m->in,
+        .out = m->out,
+        .k2 = m->k2,
+        .n_words = exl3_lane_words(m->k2),
+        .codebook = m->codebook,
+        .suh = suh,
+        .svh = svh,
+        .bias = m->bias != NULL ? bias : NULL};
+    if (m->codebook == EXL3_MUL1)
+        l->packed = weights;
+    else
+        l->values = weights;
     *out = l;
     return OK;
 }
@@ -133,7 +150,9 @@ int exl3_linear_out(const exl3_linear *l) {
 static const exl3_kernel *const variants[] = {
     &exl3_kernel_plain,
 #if defined(__x86_64__)
-    &exl3_kernel_avx2, &exl3_kernel_avx_vnni, &exl3_kernel_avx512_vnni,
+    &exl3_kernel_avx2,
+    &exl3_kernel_avx_vnni,
+    &exl3_kernel_avx512_vnni,
 #elif defined(__aarch64__)
     &exl3_kernel_neon,
 #endif
@@ -193,7 +212,8 @@ typedef struct run_state {
 } run_state;
 
 static size_t row_bytes(int in) {
-    return align_up((size_t)in * (sizeof(float) + sizeof(int16_t)) + (size_t)(in / EXL3_BLOCK) * sizeof(int32_t));
+    return align_up((size_t)in * (sizeof(float) + sizeof(int16_t)) +
+                    (size_t)(in / EXL3_BLOCK) * sizeof(int32_t));
 }
 
 size_t exl3_scratch_bytes(int n_jobs, int n_rows, int max_in) {
@@ -237,8 +257,10 @@ static const run_job *job_of(const run_state *s, int i, bool is_row) {
     while (low < high) {
         int middle = (low + high + 1) / 2;
         int first = is_row ? s->jobs[middle].first_row : s->jobs[middle].first_item;
-        if (first <= i) low = middle;
-        else high = middle - 1;
+        if (first <= i)
+            low = middle;
+        else
+            high = middle - 1;
     }
     return &s->jobs[low];
 }
@@ -250,14 +272,16 @@ static void rotate_item(void *ctx, int i_item, int i_thread) {
     const exl3_job *job = r->job;
     int i = i_item - r->first_row;
     size_t source = job->x_rows != NULL ? (size_t)job->x_rows[i] : (size_t)i;
-    s->kernel->rotate(job->x + source * job->x_stride, job->linear->suh, job->linear->in, &s->rows[i_item]);
+    s->kernel->rotate(
+        job->x + source * job->x_stride, job->linear->suh, job->linear->in, &s->rows[i_item]);
 }
 
 /* The fp32 form of the other codebooks. */
 static void value_block(const exl3_linear *l, const exl3_row *row, int block, float *y) {
     const size_t strip = (size_t)l->in * EXL3_TILE;
     for (int i = 0; i < EXL3_BLOCK / EXL3_TILE; i++)
-        exl3_dot_values(l->values + (size_t)(block * 8 + i) * strip, l->in, row->t, y + i * EXL3_TILE);
+        exl3_dot_values(
+            l->values + (size_t)(block * 8 + i) * strip, l->in, row->t, y + i * EXL3_TILE);
 }
 
 static void block_item(void *ctx, int i_item, int i_thread) {
@@ -266,11 +290,13 @@ static void block_item(void *ctx, int i_item, int i_thread) {
     const run_job *r = job_of(s, i_item, false);
     const exl3_job *job = r->job;
     const exl3_linear *l = job->linear;
-    int block = (i_item - r->first_item) % r->n_blocks, first = (i_item - r->first_item) / r->n_blocks * EXL3_ROW_BLOCK;
+    int block = (i_item - r->first_item) % r->n_blocks,
+        first = (i_item - r->first_item) / r->n_blocks * EXL3_ROW_BLOCK;
     int n_rows = job->n_rows - first < EXL3_ROW_BLOCK ? job->n_rows - first : EXL3_ROW_BLOCK;
     const exl3_row *rows = s->rows + r->first_row + first;
     float *y = job->y + (size_t)first * job->y_stride + (size_t)block * EXL3_BLOCK;
-    const float *svh = l->svh + block * EXL3_BLOCK, *bias = l->bias != NULL ? l->bias + block * EXL3_BLOCK : NULL;
+    const float *svh = l->svh + block * EXL3_BLOCK,
+                *bias = l->bias != NULL ? l->bias + block * EXL3_BLOCK : NULL;
     if (l->codebook != EXL3_MUL1) {
         for (int i = 0; i < n_rows; i++) {
             value_block(l, rows + i, block, y + (size_t)i * job->y_stride);
@@ -280,10 +306,12 @@ static void block_item(void *ctx, int i_item, int i_thread) {
     }
     const size_t strip_words = (size_t)(l->in / EXL3_TILE) * (size_t)l->n_words * EXL3_LANES;
     for (int i = 0; i < EXL3_BLOCK / EXL3_TILE; i++) {
-        exl3_strip strip = {l->packed + (size_t)(block * 8 + i) * strip_words, l->in, l->k2, l->n_words};
+        exl3_strip strip = {
+            l->packed + (size_t)(block * 8 + i) * strip_words, l->in, l->k2, l->n_words};
         s->kernel->dot(&strip, rows, n_rows, y + i * EXL3_TILE, job->y_stride);
     }
-    for (int i = 0; i < n_rows; i++) s->kernel->finish(y + (size_t)i * job->y_stride, rows + i, svh, bias);
+    for (int i = 0; i < n_rows; i++)
+        s->kernel->finish(y + (size_t)i * job->y_stride, rows + i, svh, bias);
 }
 
 void exl3_grouped_run(const exl3_run_args *a, void *scratch) {
@@ -292,7 +320,8 @@ void exl3_grouped_run(const exl3_run_args *a, void *scratch) {
     size_t work = plan_run(a, scratch, &s);
     if (s.n_rows == 0) return;
     size_t values = 0;
-    for (int i = 0; i < a->n_jobs; i++) values += (size_t)a->jobs[i].n_rows * (size_t)a->jobs[i].linear->in;
+    for (int i = 0; i < a->n_jobs; i++)
+        values += (size_t)a->jobs[i].n_rows * (size_t)a->jobs[i].linear->in;
     pool_run(values < SMALL_ROTATION ? NULL : a->pool, s.n_rows, rotate_item, &s);
     pool_run(work < SMALL_RUN ? NULL : a->pool, s.n_items, block_item, &s);
 }

@@ -15,14 +15,18 @@ int exl3_matrix_check(const exl3_matrix *m, err *e) {
     if (m->trellis == NULL || m->suh == NULL || m->svh == NULL)
         return err_set(e, ERR_ARG, "EXL3 matrix without trellis, suh or svh");
     if (m->in <= 0 || m->out <= 0 || m->in % EXL3_BLOCK != 0 || m->out % EXL3_BLOCK != 0)
-        return err_set(e, ERR_ARG, "EXL3 matrix of %d x %d: sizes must be multiples of %d", m->in, m->out, EXL3_BLOCK);
+        return err_set(e, ERR_ARG, "EXL3 matrix of %d x %d: sizes must be multiples of %d", m->in,
+            m->out, EXL3_BLOCK);
     if (m->in > EXL3_MAX_IN)
-        return err_set(e, ERR_ARG, "EXL3 matrix with %d inputs: the limit is %d", m->in, EXL3_MAX_IN);
+        return err_set(
+            e, ERR_ARG, "EXL3 matrix with %d inputs: the limit is %d", m->in, EXL3_MAX_IN);
     if (!exl3_rate_ok(m->codebook, m->k2))
-        return err_set(e, ERR_ARG, "EXL3 rate of %d half bits does not exist for codebook %d", m->k2, (int)m->codebook);
+        return err_set(e, ERR_ARG, "EXL3 rate of %d half bits does not exist for codebook %d",
+            m->k2, (int)m->codebook);
     size_t row_bytes = (size_t)m->out * (size_t)m->k2;
     if (m->slice_stride != 0 && m->slice_stride < row_bytes)
-        return err_set(e, ERR_ARG, "EXL3 slice stride %zu is less than %zu bytes", m->slice_stride, row_bytes);
+        return err_set(
+            e, ERR_ARG, "EXL3 slice stride %zu is less than %zu bytes", m->slice_stride, row_bytes);
     return OK;
 }
 
@@ -35,17 +39,18 @@ static size_t slice_stride(const exl3_matrix *m) {
 }
 
 static bool range_ok(const int range[2], int limit) {
-    return range[0] >= 0 && range[0] < range[1] && range[1] <= limit && range[0] % EXL3_BLOCK == 0 &&
-           range[1] % EXL3_BLOCK == 0;
+    return range[0] >= 0 && range[0] < range[1] && range[1] <= limit &&
+           range[0] % EXL3_BLOCK == 0 && range[1] % EXL3_BLOCK == 0;
 }
 
-int exl3_matrix_slice(const exl3_matrix *m, const int in_range[2], const int out_range[2], exl3_matrix *slice, err *e) {
+int exl3_matrix_slice(const exl3_matrix *m, const int in_range[2], const int out_range[2],
+    exl3_matrix *slice, err *e) {
     if (!range_ok(in_range, m->in))
-        return err_set(e, ERR_ARG, "EXL3 input slice [%d, %d) of %d is not on blocks of %d", in_range[0], in_range[1],
-                       m->in, EXL3_BLOCK);
+        return err_set(e, ERR_ARG, "EXL3 input slice [%d, %d) of %d is not on blocks of %d",
+            in_range[0], in_range[1], m->in, EXL3_BLOCK);
     if (!range_ok(out_range, m->out))
-        return err_set(e, ERR_ARG, "EXL3 output slice [%d, %d) of %d is not on blocks of %d", out_range[0],
-                       out_range[1], m->out, EXL3_BLOCK);
+        return err_set(e, ERR_ARG, "EXL3 output slice [%d, %d) of %d is not on blocks of %d",
+            out_range[0], out_range[1], m->out, EXL3_BLOCK);
     exl3_matrix s = *m;
     s.slice_stride = slice_stride(m);
     s.trellis = (const char *)m->trellis + (size_t)in_range[0] / EXL3_TILE * s.slice_stride +
@@ -68,8 +73,10 @@ uint32_t exl3_byte_sum(uint16_t state) {
 
 uint16_t exl3_state_half(exl3_codebook codebook, uint16_t state) {
     if (codebook == EXL3_MUL1) {
-        /* The format fuses the multiply and the add with one rounding; the double value is exact. */
-        double value = (1024.0 + (double)exl3_byte_sum(state)) * (double)EXL3_MUL1_SCALE - 10.3828125;
+        /* The format fuses the multiply and the add with one rounding; the double value is
+         * exact. */
+        double value =
+            (1024.0 + (double)exl3_byte_sum(state)) * (double)EXL3_MUL1_SCALE - 10.3828125;
         return half_from_double(value);
     }
     uint32_t y = codebook == EXL3_MCG ? state * EXL3_MCG_MULTIPLIER : state * 89226354u + 64248484u;
@@ -78,7 +85,8 @@ uint16_t exl3_state_half(exl3_codebook codebook, uint16_t state) {
 }
 
 void exl3_codebook_table(exl3_codebook codebook, uint16_t *table) {
-    for (uint32_t s = 0; s < 65536; s++) table[s] = exl3_state_half(codebook, (uint16_t)s);
+    for (uint32_t s = 0; s < 65536; s++)
+        table[s] = exl3_state_half(codebook, (uint16_t)s);
 }
 
 /* ---- tile and bit layout ---- */
@@ -133,7 +141,8 @@ void exl3_tile_pack(const uint16_t states[EXL3_TILE_VALUES], int k2, void *tile)
     }
     unsigned char *out = tile;
     for (int i = 0; i < 4 * k2; i++)
-        for (int b = 0; b < 4; b++) out[4 * i + b] = (unsigned char)(words[i] >> (8 * b));
+        for (int b = 0; b < 4; b++)
+            out[4 * i + b] = (unsigned char)(words[i] >> (8 * b));
 }
 
 /* ---- whole matrices ---- */
@@ -174,23 +183,27 @@ static void decode_slice(const exl3_matrix *m, int i_slice, float *rows) {
         uint16_t states[EXL3_TILE_VALUES];
         exl3_tile_states(slice + (size_t)j * 16 * (size_t)m->k2, m->k2, states);
         for (int p = 0; p < EXL3_TILE_VALUES; p++) {
-            size_t at = (size_t)exl3_position_row(p) * n + (size_t)(j * EXL3_TILE + exl3_position_column(p));
+            size_t at = (size_t)exl3_position_row(p) * n +
+                        (size_t)(j * EXL3_TILE + exl3_position_column(p));
             rows[at] = half_to_float(exl3_state_half(m->codebook, states[p]));
         }
     }
     for (size_t r = 0; r < EXL3_TILE; r++)
-        for (size_t c = 0; c < n; c += EXL3_BLOCK) exl3_hadamard_128(rows + r * n + c);
+        for (size_t c = 0; c < n; c += EXL3_BLOCK)
+            exl3_hadamard_128(rows + r * n + c);
 }
 
 int exl3_decode_full(const exl3_matrix *m, float *out, err *e) {
     int rc = exl3_matrix_check(m, e);
     if (rc != OK) return rc;
     const size_t n = (size_t)m->out;
-    for (int i = 0; i < m->in / EXL3_TILE; i++) decode_slice(m, i, out + (size_t)i * EXL3_TILE * n);
+    for (int i = 0; i < m->in / EXL3_TILE; i++)
+        decode_slice(m, i, out + (size_t)i * EXL3_TILE * n);
     for (size_t block = 0; block < (size_t)m->in; block += EXL3_BLOCK) {
         for (size_t c = 0; c < n; c++) {
             float column[EXL3_BLOCK];
-            for (size_t r = 0; r < EXL3_BLOCK; r++) column[r] = out[(block + r) * n + c];
+            for (size_t r = 0; r < EXL3_BLOCK; r++)
+                column[r] = out[(block + r) * n + c];
             exl3_hadamard_128(column);
             float output_scale = half_at(m->svh, c);
             for (size_t r = 0; r < EXL3_BLOCK; r++)
@@ -210,7 +223,8 @@ void exl3_hadamard_128(float *values) {
             }
         }
     }
-    for (int i = 0; i < EXL3_BLOCK; i++) values[i] *= EXL3_HADAMARD_SCALE;
+    for (int i = 0; i < EXL3_BLOCK; i++)
+        values[i] *= EXL3_HADAMARD_SCALE;
 }
 
 void exl3_hadamard_128_double(double *values) {
@@ -223,5 +237,6 @@ void exl3_hadamard_128_double(double *values) {
             }
         }
     }
-    for (int i = 0; i < EXL3_BLOCK; i++) values[i] *= 0.08838834764831845;
+    for (int i = 0; i < EXL3_BLOCK; i++)
+        values[i] *= 0.08838834764831845;
 }

@@ -11,7 +11,8 @@ static bool plain_usable(void) {
     return true;
 }
 
-/* Nearest integer, ties to even, for |v| < 2^22: adding 1.5 * 2^23 leaves the integer in the low mantissa bits. */
+/* Nearest integer, ties to even, for |v| < 2^22: adding 1.5 * 2^23 leaves the integer in the low
+ * mantissa bits. */
 static int32_t round_even(float v) {
     float shifted = v + 12582912.0f;
     return (int32_t)(float_bits(shifted) - 0x4B400000u);
@@ -19,8 +20,10 @@ static int32_t round_even(float v) {
 
 void exl3_plain_rotate(const float *x, const float *suh, int in, exl3_row *row) {
     uint32_t max_bits = 0;
-    for (int k = 0; k < in; k++) row->t[k] = x[k] * suh[k];
-    for (int k = 0; k < in; k += EXL3_BLOCK) exl3_hadamard_128(row->t + k);
+    for (int k = 0; k < in; k++)
+        row->t[k] = x[k] * suh[k];
+    for (int k = 0; k < in; k += EXL3_BLOCK)
+        exl3_hadamard_128(row->t + k);
     for (int k = 0; k < in; k++) {
         uint32_t bits = float_bits(row->t[k]) & 0x7fffffffu;
         if (bits > max_bits) max_bits = bits;
@@ -48,7 +51,8 @@ void exl3_plain_rotate(const float *x, const float *suh, int in, exl3_row *row) 
 }
 
 /* b - 510 of the 256 weights of a packed tile, [row][column]. */
-static void decode_tile(const uint32_t *words, int k2, int n_words, int16_t b[EXL3_TILE][EXL3_TILE]) {
+static void decode_tile(
+    const uint32_t *words, int k2, int n_words, int16_t b[EXL3_TILE][EXL3_TILE]) {
     for (int c = 0; c < EXL3_LANES; c++) {
         uint32_t before = words[(n_words - 1) * EXL3_LANES + ((c + 7) & 7)];
         for (int p = 0; p < 32; p++) {
@@ -67,28 +71,34 @@ static void decode_tile(const uint32_t *words, int k2, int n_words, int16_t b[EX
 static void add_tile(int16_t b[EXL3_TILE][EXL3_TILE], const int16_t *a, int64_t *sums) {
     for (int n = 0; n < EXL3_TILE; n++) {
         int32_t sum = 0; /* 16 * 510 * 32512 fits */
-        for (int k = 0; k < EXL3_TILE; k++) sum += b[k][n] * a[k];
+        for (int k = 0; k < EXL3_TILE; k++)
+            sum += b[k][n] * a[k];
         sums[n] += sum;
     }
 }
 
-static void plain_dot(const exl3_strip *s, const exl3_row *rows, int n_rows, float *out, size_t stride) {
+static void plain_dot(
+    const exl3_strip *s, const exl3_row *rows, int n_rows, float *out, size_t stride) {
     int64_t sums[EXL3_ROW_BLOCK][EXL3_TILE];
     memset(sums, 0, (size_t)n_rows * sizeof sums[0]);
     for (int i = 0; i < s->in / EXL3_TILE; i++) {
         int16_t b[EXL3_TILE][EXL3_TILE];
         decode_tile(s->packed + (size_t)i * (size_t)s->n_words * EXL3_LANES, s->k2, s->n_words, b);
-        for (int r = 0; r < n_rows; r++) add_tile(b, rows[r].a + i * EXL3_TILE, sums[r]);
+        for (int r = 0; r < n_rows; r++)
+            add_tile(b, rows[r].a + i * EXL3_TILE, sums[r]);
     }
     for (int r = 0; r < n_rows; r++)
-        for (int n = 0; n < EXL3_TILE; n++) out[(size_t)r * stride + (size_t)n] = (float)sums[r][n];
+        for (int n = 0; n < EXL3_TILE; n++)
+            out[(size_t)r * stride + (size_t)n] = (float)sums[r][n];
 }
 
 void exl3_finish_rotated(float *z, const float *svh, const float *bias) {
     exl3_hadamard_128(z);
-    for (int n = 0; n < EXL3_BLOCK; n++) z[n] *= svh[n];
+    for (int n = 0; n < EXL3_BLOCK; n++)
+        z[n] *= svh[n];
     if (bias == NULL) return;
-    for (int n = 0; n < EXL3_BLOCK; n++) z[n] += bias[n];
+    for (int n = 0; n < EXL3_BLOCK; n++)
+        z[n] += bias[n];
 }
 
 void exl3_plain_finish(float *y, const exl3_row *row, const float *svh, const float *bias) {
@@ -110,4 +120,5 @@ void exl3_dot_values(const uint16_t *values, int in, const float *t, float *z) {
     }
 }
 
-const exl3_kernel exl3_kernel_plain = {"plain", plain_usable, exl3_plain_rotate, plain_dot, exl3_plain_finish};
+const exl3_kernel exl3_kernel_plain = {
+    "plain", plain_usable, exl3_plain_rotate, plain_dot, exl3_plain_finish};

@@ -13,9 +13,12 @@ static float half_at(const void *halves, int i) {
     return half_to_float(h);
 }
 
-static void reference_row(const exl3_matrix *m, const uint16_t *inner, const float *x, float *t, float *y) {
-    for (int k = 0; k < m->in; k++) t[k] = x[k] * half_at(m->suh, k);
-    for (int k = 0; k < m->in; k += EXL3_BLOCK) exl3_hadamard_128(t + k);
+static void reference_row(
+    const exl3_matrix *m, const uint16_t *inner, const float *x, float *t, float *y) {
+    for (int k = 0; k < m->in; k++)
+        t[k] = x[k] * half_at(m->suh, k);
+    for (int k = 0; k < m->in; k += EXL3_BLOCK)
+        exl3_hadamard_128(t + k);
     memset(y, 0, (size_t)m->out * sizeof *y);
     for (int k = 0; k < m->in; k++) {
         const uint16_t *w = inner + (size_t)k * (size_t)m->out;
@@ -24,10 +27,13 @@ static void reference_row(const exl3_matrix *m, const uint16_t *inner, const flo
             y[n] += product;
         }
     }
-    for (int n = 0; n < m->out; n += EXL3_BLOCK) exl3_hadamard_128(y + n);
-    for (int n = 0; n < m->out; n++) y[n] *= half_at(m->svh, n);
+    for (int n = 0; n < m->out; n += EXL3_BLOCK)
+        exl3_hadamard_128(y + n);
+    for (int n = 0; n < m->out; n++)
+        y[n] *= half_at(m->svh, n);
     if (m->bias == NULL) return;
-    for (int n = 0; n < m->out; n++) y[n] += half_at(m->bias, n);
+    for (int n = 0; n < m->out; n++)
+        y[n] += half_at(m->bias, n);
 }
 
 int exl3_linear_reference(const exl3_matrix *m, const float *x, int n_rows, float *y, err *e) {

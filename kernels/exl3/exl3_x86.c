@@ -1,6 +1,6 @@
 /*
- * x86-64 variants: AVX2, and AVX2 with the VNNI pair product in its two encodings (AVX-VNNI, AVX512-VNNI with VL).
- * Rotation and epilogue are the same AVX2 code in all three.
+ * x86-64 variants: AVX2, and AVX2 with the VNNI pair product in its two encodings (AVX-VNNI,
+ * AVX512-VNNI with VL). Rotation and epilogue are the same AVX2 code in all three.
  */
 #include "kernels/exl3/exl3_internal.h"
 
@@ -25,12 +25,14 @@
 #define AVX2_FN static __attribute__((target("avx2,fma")))
 #define AVX2_INLINE static inline __attribute__((target("avx2,fma"), always_inline))
 
-/* Stride inside a vector: the partner's value plus the own one, negated where the stride bit is set. */
+/* Stride inside a vector: the partner's value plus the own one, negated where the stride bit is
+ * set. */
 AVX2_INLINE __m256 butterfly(__m256 own, __m256 partner, __m256 signs) {
     return _mm256_add_ps(partner, _mm256_xor_ps(own, signs));
 }
 
-/* exl3_hadamard_128 on 16 vectors. Additions only change operand order, so the bits are those of the plain code. */
+/* exl3_hadamard_128 on 16 vectors. Additions only change operand order, so the bits are those of
+ * the plain code. */
 AVX2_INLINE void hadamard(__m256 v[16]) {
     const __m256 sign1 = _mm256_setr_ps(0.0f, -0.0f, 0.0f, -0.0f, 0.0f, -0.0f, 0.0f, -0.0f);
     const __m256 sign2 = _mm256_setr_ps(0.0f, 0.0f, -0.0f, -0.0f, 0.0f, 0.0f, -0.0f, -0.0f);
@@ -53,14 +55,16 @@ AVX2_INLINE void hadamard(__m256 v[16]) {
         }
     }
     EXL3_UNROLL(16)
-    for (int i = 0; i < 16; i++) v[i] = _mm256_mul_ps(v[i], scale);
+    for (int i = 0; i < 16; i++)
+        v[i] = _mm256_mul_ps(v[i], scale);
 }
 
 /* Rotates one block into t and returns the running maximum of the bit patterns without sign. */
 AVX2_FN __m256i rotate_block(const float *x, const float *suh, float *t, __m256i max) {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     __m256 v[16];
-    for (int i = 0; i < 16; i++) v[i] = _mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_load_ps(suh + 8 * i));
+    for (int i = 0; i < 16; i++)
+        v[i] = _mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_load_ps(suh + 8 * i));
     hadamard(v);
     for (int i = 0; i < 16; i++) {
         _mm256_store_ps(t + 8 * i, v[i]);
@@ -83,7 +87,8 @@ AVX2_INLINE int32_t sum_of(__m256i v) {
     return _mm_cvtsi128_si32(s);
 }
 
-/* 128 values to integers; returns their sum. The conversion rounds to nearest even (the default mode). */
+/* 128 values to integers; returns their sum. The conversion rounds to nearest even (the default
+ * mode). */
 AVX2_FN int32_t quantize_block(const float *t, float inverse, int16_t *a) {
     const __m256 factor = _mm256_set1_ps(inverse);
     const __m256i ones = _mm256_set1_epi16(1);
@@ -100,7 +105,8 @@ AVX2_FN int32_t quantize_block(const float *t, float inverse, int16_t *a) {
 
 AVX2_FN void avx2_rotate(const float *x, const float *suh, int in, exl3_row *row) {
     __m256i max = _mm256_setzero_si256();
-    for (int k = 0; k < in; k += EXL3_BLOCK) max = rotate_block(x + k, suh + k, row->t + k, max);
+    for (int k = 0; k < in; k += EXL3_BLOCK)
+        max = rotate_block(x + k, suh + k, row->t + k, max);
     uint32_t max_bits = max_of(max);
     row->sum = 0;
     if (max_bits >= 0x7f800000u) {
@@ -113,7 +119,8 @@ AVX2_FN void avx2_rotate(const float *x, const float *suh, int in, exl3_row *row
     float inverse = (float)EXL3_A_MAX / largest;
     row->scale = largest / (float)EXL3_A_MAX;
     for (int i = 0; i < in / EXL3_BLOCK; i++) {
-        row->block_sums[i] = quantize_block(row->t + i * EXL3_BLOCK, inverse, row->a + i * EXL3_BLOCK);
+        row->block_sums[i] =
+            quantize_block(row->t + i * EXL3_BLOCK, inverse, row->a + i * EXL3_BLOCK);
         row->sum += row->block_sums[i];
     }
 }
@@ -134,7 +141,8 @@ AVX2_FN void avx2_finish(float *y, const exl3_row *row, const float *svh, const 
 
 /* ---- the integer sums, three times ---- */
 
-/* Rows whose sums stay in registers: 2 * 4 sums, 2 weights and 1 input of the 16 registers (6 rows spilled with gcc 12). */
+/* Rows whose sums stay in registers: 2 * 4 sums, 2 weights and 1 input of the 16 registers (6
+ * rows spilled with gcc 12). */
 enum { X86_GROUP = 4 };
 
 #define X86_NAME(x) avx2_##x
@@ -159,7 +167,9 @@ enum { X86_GROUP = 4 };
 
 #define X86_NAME(x) avx512_vnni_##x
 #define X86_FN static __attribute__((target("avx2,avx512f,avx512bw,avx512vl,avx512vnni")))
-#define X86_INLINE static inline __attribute__((target("avx2,avx512f,avx512bw,avx512vl,avx512vnni"), always_inline))
+#define X86_INLINE                                                                                 \
+    static inline                                                                                  \
+        __attribute__((target("avx2,avx512f,avx512bw,avx512vl,avx512vnni"), always_inline))
 #define X86_DOT(sum, b, a) _mm256_dpwssd_epi32(sum, b, a)
 #include "kernels/exl3/exl3_x86_body.h"
 
@@ -176,8 +186,9 @@ static bool avx512_vnni_usable(void) {
 }
 
 const exl3_kernel exl3_kernel_avx2 = {"avx2", avx2_usable, avx2_rotate, avx2_dot, avx2_finish};
-const exl3_kernel exl3_kernel_avx_vnni = {"avx_vnni", avx_vnni_usable, avx2_rotate, avx_vnni_dot, avx2_finish};
-const exl3_kernel exl3_kernel_avx512_vnni = {"avx512_vnni", avx512_vnni_usable, avx2_rotate, avx512_vnni_dot,
-                                             avx2_finish};
+const exl3_kernel exl3_kernel_avx_vnni = {
+    "avx_vnni", avx_vnni_usable, avx2_rotate, avx_vnni_dot, avx2_finish};
+const exl3_kernel exl3_kernel_avx512_vnni = {
+    "avx512_vnni", avx512_vnni_usable, avx2_rotate, avx512_vnni_dot, avx2_finish};
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * Speed of the CPU EXL3 linear: one line per variant, rate, shape and row count. Every call uses the next of several
- * matrices, so that weights come from the last-level cache or memory as they do in a model. Best of several rounds.
+ * Speed of the CPU EXL3 linear: one line per variant, rate, shape and row count. Every call uses
+ * the next of several matrices, so that weights come from the last-level cache or memory as they
+ * do in a model. Best of several rounds.
  */
 #include <stdio.h>
 #include <string.h>
@@ -27,9 +28,15 @@ static exl3_linear *random_linear(int in, int out, int k2, uint64_t *seed) {
         *seed = *seed * 6364136223846793005ULL + 1442695040888963407ULL;
         trellis[i] = (unsigned char)(*seed >> 56);
     }
-    for (int i = 0; i < (in > out ? in : out); i++) ones[i] = half_from_float(i % 3 == 0 ? -1.0f : 1.0f);
-    exl3_matrix m = {.trellis = trellis, .suh = ones, .svh = ones, .in = in, .out = out, .k2 = k2,
-                     .codebook = EXL3_MUL1};
+    for (int i = 0; i < (in > out ? in : out); i++)
+        ones[i] = half_from_float(i % 3 == 0 ? -1.0f : 1.0f);
+    exl3_matrix m = {.trellis = trellis,
+        .suh = ones,
+        .svh = ones,
+        .in = in,
+        .out = out,
+        .k2 = k2,
+        .codebook = EXL3_MUL1};
     exl3_linear *l = NULL;
     int rc = exl3_linear_new(&m, &l, NULL);
     CHECK(rc == OK);
@@ -43,15 +50,18 @@ static void set_init(bench_set *s, int in, int out, int k2, size_t total_weights
     size_t n = total_weights / ((size_t)in * (size_t)out);
     *s = (bench_set){.n = n > 0 ? (int)n : 1, .in = in, .out = out, .k2 = k2};
     s->linears = mem_array((size_t)s->n, sizeof *s->linears);
-    for (int i = 0; i < s->n; i++) s->linears[i] = random_linear(in, out, k2, &seed);
+    for (int i = 0; i < s->n; i++)
+        s->linears[i] = random_linear(in, out, k2, &seed);
     s->x = mem_array((size_t)MAX_ROWS * (size_t)in, sizeof(float));
     s->y = mem_array((size_t)MAX_ROWS * (size_t)out, sizeof(float));
-    for (int i = 0; i < MAX_ROWS * in; i++) s->x[i] = (float)(i * 7919 % 1009) / 504.5f - 1.0f;
+    for (int i = 0; i < MAX_ROWS * in; i++)
+        s->x[i] = (float)(i * 7919 % 1009) / 504.5f - 1.0f;
     s->scratch = mem_aligned(64, exl3_scratch_bytes(1, MAX_ROWS, in));
 }
 
 static void set_release(bench_set *s) {
-    for (int i = 0; i < s->n; i++) exl3_linear_free(s->linears[i]);
+    for (int i = 0; i < s->n; i++)
+        exl3_linear_free(s->linears[i]);
     mem_free(s->linears);
     mem_free(s->x);
     mem_free(s->y);
@@ -66,8 +76,12 @@ static double measure(bench_set *s, int n_rows, pool *p) {
         uint64_t start = clock_mono_ns(), now = start;
         while (now - start < 8000000u) {
             for (int i = 0; i < s->n && (i < 64 || n_rows == 1); i++) {
-                exl3_job job = {.linear = s->linears[i], .x = s->x, .x_stride = (size_t)s->in, .y = s->y,
-                                .y_stride = (size_t)s->out, .n_rows = n_rows};
+                exl3_job job = {.linear = s->linears[i],
+                    .x = s->x,
+                    .x_stride = (size_t)s->in,
+                    .y = s->y,
+                    .y_stride = (size_t)s->out,
+                    .n_rows = n_rows};
                 exl3_linear_run(&job, p, s->scratch);
                 calls++;
                 if ((calls & 15) == 0 && clock_mono_ns() - start > 20000000u) break;
@@ -82,9 +96,11 @@ static double measure(bench_set *s, int n_rows, pool *p) {
 
 static void report(bench_set *s, int n_rows, pool *p) {
     double ns = measure(s, n_rows, p), weights = (double)s->in * s->out;
-    printf("exl3 %-12s threads %d  %5d x %-5d K %3.1f rows %3d: %9.2f us  %6.2f Gweights/s  %6.2f Gmul-add/s  %5.2f GB/s trellis\n",
-           exl3_variant_name(exl3_variant_in_use()), pool_size(p), s->in, s->out, s->k2 / 2.0, n_rows, ns / 1000.0,
-           weights / ns, weights * n_rows / ns, weights * s->k2 / 16.0 / ns);
+    printf(
+        "exl3 %-12s threads %d  %5d x %-5d K %3.1f rows %3d: %9.2f us  "
+        "%6.2f Gweights/s  %6.2f Gmul-add/s  %5.2f GB/s trellis\n",
+        exl3_variant_name(exl3_variant_in_use()), pool_size(p), s->in, s->out, s->k2 / 2.0, n_rows,
+        ns / 1000.0, weights / ns, weights * n_rows / ns, weights * s->k2 / 16.0 / ns);
 }
 
 int main(void) {
@@ -99,7 +115,8 @@ int main(void) {
                 if (exl3_select(v) != OK) continue;
                 for (size_t r = 0; r < sizeof row_counts / sizeof row_counts[0]; r++)
                     for (int t = 0; t < 2; t++)
-                        if (v > 0 || (r == 0 && t == 0 && shape == 0)) report(&s, row_counts[r], pools[t]);
+                        if (v > 0 || (r == 0 && t == 0 && shape == 0))
+                            report(&s, row_counts[r], pools[t]);
             }
             set_release(&s);
         }

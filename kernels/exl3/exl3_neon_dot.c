@@ -1,6 +1,8 @@
 /*
- * The aarch64 variant with the dot-product extension: udot of the four bytes of state * M with ones, started at -510,
- * gives b - 510 in one instruction. Rotation and epilogue are the plain code (fmaf is one instruction here).
+ * The aarch64 variant with the dot-product extension: udot of the four bytes of state * M with
+ * ones, started at -510, gives b - 510 in one instruction. Rotation and epilogue are the plain
+ * code (fmaf is one instruction here). Compiled with the extension (the Makefile knows it by the
+ * file name); nothing here runs before neon_usable said yes.
  */
 #include "kernels/exl3/exl3_internal.h"
 
@@ -15,12 +17,10 @@
 
 enum { NEON_GROUP = 4 }; /* rows whose sums stay in registers */
 
-/* start + the sum of the four bytes of each lane of y. In assembly, because clang 14 hides the intrinsic unless the whole file
- * is compiled for the extension. */
+/* start + the sum of the four bytes of each lane of y. */
 NEON_INLINE int32x4_t byte_sums(int32x4_t start, uint32x4_t y) {
-    const uint8x16_t ones = vdupq_n_u8(1);
-    __asm__(".arch_extension dotprod\n\tudot %0.4s, %1.16b, %2.16b" : "+w"(start) : "w"(y), "w"(ones));
-    return start;
+    return vreinterpretq_s32_u32(
+        vdotq_u32(vreinterpretq_u32_s32(start), vreinterpretq_u8_u32(y), vdupq_n_u8(1)));
 }
 
 typedef struct neon_tile {
@@ -50,8 +50,10 @@ NEON_INLINE int position(int k, int q) {
     return 8 * ((k & 7) >> 1) + (k & 1) + 2 * (k >> 3) + 4 * (q >> 1);
 }
 
-NEON_INLINE void one_row(const uint32_t *words, const int16_t *a, int k2, int n_words, int32x4_t sums[4]) {
-    for (int q = 0; q < 4; q++) sums[q] = vdupq_n_s32(0);
+NEON_INLINE void one_row(
+    const uint32_t *words, const int16_t *a, int k2, int n_words, int32x4_t sums[4]) {
+    for (int q = 0; q < 4; q++)
+        sums[q] = vdupq_n_s32(0);
     for (int tile = 0; tile < EXL3_BLOCK / EXL3_TILE; tile++) {
         neon_tile t;
         load_tile(words + tile * n_words * EXL3_LANES, n_words, &t);
@@ -59,7 +61,8 @@ NEON_INLINE void one_row(const uint32_t *words, const int16_t *a, int k2, int n_
         for (int k = 0; k < EXL3_TILE; k++) {
             int32_t x = a[tile * EXL3_TILE + k];
 #pragma GCC unroll 4
-            for (int q = 0; q < 4; q++) sums[q] = vmlaq_n_s32(sums[q], weights(&t, k2, position(k, q), q & 1), x);
+            for (int q = 0; q < 4; q++)
+                sums[q] = vmlaq_n_s32(sums[q], weights(&t, k2, position(k, q), q & 1), x);
         }
     }
 }
@@ -73,17 +76,18 @@ NEON_INLINE void decode(const uint32_t *words, int k2, int n_words, int16_t *b) 
         for (int k = 0; k < EXL3_TILE; k++) {
 #pragma GCC unroll 4
             for (int q = 0; q < 4; q++)
-                vst1_s16(b + (tile * EXL3_TILE + k) * EXL3_TILE + 4 * q, vmovn_s32(weights(&t, k2, position(k, q), q & 1)));
+                vst1_s16(b + (tile * EXL3_TILE + k) * EXL3_TILE + 4 * q,
+                    vmovn_s32(weights(&t, k2, position(k, q), q & 1)));
         }
     }
 }
 
-#define NEON_RATE(k2)                                                                                             \
-    static void one_row_##k2(const uint32_t *words, const int16_t *a, int32x4_t sums[4]) {                        \
-        one_row(words, a, k2, (k2 + 1) / 2, sums);                                                                \
-    }                                                                                                             \
-    static void decode_##k2(const uint32_t *words, int16_t *b) {                                                  \
-        decode(words, k2, (k2 + 1) / 2, b);                                                                       \
+#define NEON_RATE(k2)                                                                              \
+    static void one_row_##k2(const uint32_t *words, const int16_t *a, int32x4_t sums[4]) {         \
+        one_row(words, a, k2, (k2 + 1) / 2, sums);                                                 \
+    }                                                                                              \
+    static void decode_##k2(const uint32_t *words, int16_t *b) {                                   \
+        decode(words, k2, (k2 + 1) / 2, b);                                                        \
     }
 NEON_RATE(2)
 NEON_RATE(3)
@@ -103,9 +107,9 @@ typedef struct neon_rate {
 } neon_rate;
 
 #define NEON_ENTRY(k2) [k2] = {one_row_##k2, decode_##k2}
-static const neon_rate rates[EXL3_MAX_K2 + 1] = {NEON_ENTRY(2), NEON_ENTRY(3),  NEON_ENTRY(4),  NEON_ENTRY(5),
-                                                 NEON_ENTRY(6), NEON_ENTRY(7),  NEON_ENTRY(8),  NEON_ENTRY(10),
-                                                 NEON_ENTRY(12), NEON_ENTRY(14), NEON_ENTRY(16)};
+static const neon_rate rates[EXL3_MAX_K2 + 1] = {NEON_ENTRY(2), NEON_ENTRY(3), NEON_ENTRY(4),
+    NEON_ENTRY(5), NEON_ENTRY(6), NEON_ENTRY(7), NEON_ENTRY(8), NEON_ENTRY(10), NEON_ENTRY(12),
+    NEON_ENTRY(14), NEON_ENTRY(16)};
 
 NEON_INLINE void add_block(const int32x4_t sums[4], int64_t *total) {
     for (int q = 0; q < 4; q++) {
@@ -116,10 +120,12 @@ NEON_INLINE void add_block(const int32x4_t sums[4], int64_t *total) {
 }
 
 /* The n rows of a group against one decoded block; n is a constant at every call. */
-NEON_INLINE void group(const int16_t *b, const exl3_row *rows, int i_block, int n, int64_t (*totals)[EXL3_TILE]) {
+NEON_INLINE void group(
+    const int16_t *b, const exl3_row *rows, int i_block, int n, int64_t (*totals)[EXL3_TILE]) {
     int32x4_t sums[NEON_GROUP][4];
     for (int r = 0; r < n; r++)
-        for (int q = 0; q < 4; q++) sums[r][q] = vdupq_n_s32(0);
+        for (int q = 0; q < 4; q++)
+            sums[r][q] = vdupq_n_s32(0);
     for (int k = 0; k < EXL3_BLOCK; k++) {
         int16x8_t b0 = vld1q_s16(b + k * EXL3_TILE), b1 = vld1q_s16(b + k * EXL3_TILE + 8);
 #pragma GCC unroll 4
@@ -131,21 +137,32 @@ NEON_INLINE void group(const int16_t *b, const exl3_row *rows, int i_block, int 
             sums[r][3] = vmlal_high_n_s16(sums[r][3], b1, a);
         }
     }
-    for (int r = 0; r < n; r++) add_block(sums[r], totals[r]);
+    for (int r = 0; r < n; r++)
+        add_block(sums[r], totals[r]);
 }
 
-static void groups(const int16_t *b, const exl3_row *rows, int n_rows, int i_block, int64_t (*totals)[EXL3_TILE]) {
+static void groups(
+    const int16_t *b, const exl3_row *rows, int n_rows, int i_block, int64_t (*totals)[EXL3_TILE]) {
     int r = 0;
-    for (; r + 4 <= n_rows; r += 4) group(b, rows + r, i_block, 4, totals + r);
+    for (; r + 4 <= n_rows; r += 4)
+        group(b, rows + r, i_block, 4, totals + r);
     switch (n_rows - r) {
-    case 3: group(b, rows + r, i_block, 3, totals + r); break;
-    case 2: group(b, rows + r, i_block, 2, totals + r); break;
-    case 1: group(b, rows + r, i_block, 1, totals + r); break;
-    default: break;
+    case 3:
+        group(b, rows + r, i_block, 3, totals + r);
+        break;
+    case 2:
+        group(b, rows + r, i_block, 2, totals + r);
+        break;
+    case 1:
+        group(b, rows + r, i_block, 1, totals + r);
+        break;
+    default:
+        break;
     }
 }
 
-static void neon_dot(const exl3_strip *s, const exl3_row *rows, int n_rows, float *out, size_t stride) {
+static void neon_dot(
+    const exl3_strip *s, const exl3_row *rows, int n_rows, float *out, size_t stride) {
     int64_t totals[EXL3_ROW_BLOCK][EXL3_TILE];
     const size_t block_words = (size_t)(EXL3_BLOCK / EXL3_TILE * s->n_words * EXL3_LANES);
     memset(totals, 0, (size_t)n_rows * sizeof totals[0]);
@@ -162,13 +179,15 @@ static void neon_dot(const exl3_strip *s, const exl3_row *rows, int n_rows, floa
         }
     }
     for (int r = 0; r < n_rows; r++)
-        for (size_t n = 0; n < EXL3_TILE; n++) out[(size_t)r * stride + n] = (float)totals[r][n];
+        for (size_t n = 0; n < EXL3_TILE; n++)
+            out[(size_t)r * stride + n] = (float)totals[r][n];
 }
 
 static bool neon_usable(void) {
     return simd_has(SIMD_NEON_DOTPROD);
 }
 
-const exl3_kernel exl3_kernel_neon = {"neon_dotprod", neon_usable, exl3_plain_rotate, neon_dot, exl3_plain_finish};
+const exl3_kernel exl3_kernel_neon = {
+    "neon_dotprod", neon_usable, exl3_plain_rotate, neon_dot, exl3_plain_finish};
 
 #endif
