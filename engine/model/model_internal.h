@@ -1,0 +1,244 @@
+/* Shared by the files of engine/model that open, run and inspect a model. */
+#ifndef TANDEM_ENGINE_MODEL_MODEL_INTERNAL_H
+#define TANDEM_ENGINE_MODEL_MODEL_INTERNAL_H
+
+#include "engine/base/mem.h"
+#include "engine/model/model.h"
+#include "engine/weights/checkpoint.h"
+#include "kernels/kernels.h"
+
+enum { MODEL_MAX_GROUPS = 256, MODEL_SNAPSHOT_MAGIC = 0x544d5353 };
+
+/* Weights of one block, this rank's part. Pointers are the model's or the checkpoint's memory. */
+typedef struct block_weights {
+    const float *attn_norm, *ffn_norm;      /* [n_embd] */
+    mhc_weights hc_attn, hc_ffn;
+    const float *sink;                      /* [local heads] */
+    const float *q_norm, *kv_norm;
+    linear_weight wq_a, wq_b, wkv, wo_b;
+    linear_weight wo_a[MODEL_MAX_GROUPS];   /* [local groups] */
+    linear_weight comp_kv, comp_gate;       /* kv sources */
+    const float *comp_norm;
+    linear_weight index_q, index_w;         /* index sources */
+    linear_weight index_k;                  /* kv sources */
+    const float *index_k_norm;
+    linear_weight gate;
+    const float *gate_bias;
+    expert_weights *experts;                /* [n_experts] */
+    expert_weights shared;
+    linear_weight engram_kv;                /* Engram layers */
+    const float *engram_qk;                 /* [S][n_embd] */
+} block_weights;
+
+typedef struct draft_weights {
+    linear_weight main_proj;
+    const float *main_norm, *norm;
+    linear_weight markov_embed, markov_head, confidence;
+} draft_weights;
+
+/* Sizes of this rank's part. */
+typedef struct model_part {
+    int n_heads, head0;
+    int n_groups, group0;
+    int n_ff;
+    int n_vocab, vocab0;
+    int n_columns, column0; /* Engram hash columns */
+} model_part;
+
+/* Private state of one stream; the device part lies in the slot slab. */
+typedef struct slot_state {
+    int64_t len;        /* computed positions */
+    int64_t high;       /* most positions ever computed since reset or load: bounds rollback */
+    int64_t floor;      /* truncation below this is not possible (a loaded snapshot's length) */
+    int64_t final_len;  /* positions known to be final: below len only after a verify span */
+    int64_t fed_len;    /* the draft rings hold positions below this */
+    int n_pages;
+    int32_t *recent;    /* [recent_cap] token of position p at p % recent_cap */
+} slot_state;
+
+/* Where things lie inside one slot's part of the slab, in bytes. */
+typedef struct slot_layout {
+    size_t window[MODEL_MAX_LAYERS]; /* rings of layers and stages */
+    size_t tails[MODEL_MAX_LAYERS];  /* compressor tails, kv sources of ratio 2 */
+    size_t taps;                     /* [max_rollback + 1][n_taps * n_embd] of rows not yet final */
+    size_t bytes;
+    int window_cap, tail_cap, tap_cap;
+} slot_layout;
+
+/* Where things lie inside one page. */
+typedef struct page_layout {
+    size_t compressed[MODEL_MAX_LAYERS], keys[MODEL_MAX_LAYERS]; /* by kv source number */
+    size_t bytes;
+} page_layout;
+
+/* Per-row lists of one pass (backbone step, draft feed or draft block). */
+typedef struct row_lists {
+    batch_rows rows;
+    int32_t *token, *slot, *span_row, *span_len; /* [max] */
+    int64_t *pos, *span_pos;
+    int n_closed;                                /* ratio 2 groups that close in this pass */
+    int32_t *closed_row, *closed_slot;
+    int64_t *closed_group, *closed_pos;
+    int32_t *all_slot;                           /* ratio 1: every row closes its own group */
+    int64_t *all_group;
+} row_lists;
+
+/* Work space of a pass; sizes in buffers.c. */
+typedef struct buffers {
+    float *h, *pre, *x, *y;
+    float *pre_attn, *post_attn, *comb_attn, *pre_ffn, *post_ffn, *comb_ffn;
+    float *qa, *q, *kv, *o, *u;
+    uint8_t *window_rows;
+    float *comp_a, *comp_b, *latent, *index_k, *index_q, *index_w;
+    uint8_t *index_rows;
+    int32_t *blocks, *n_blocks, *selection, *n_selected;
+    float *score;
+    float *router_logits, *router_work, *router_weight;
+    int32_t *router_expert;
+    void *moe_work;
+    float *rope_a, *rope_b, *rope_pair;
+    uint8_t *records[MODEL_MAX_ENGRAM];
+    int64_t *row_ids[MODEL_MAX_ENGRAM];     /* [rows][n_hashes], all columns */
+    int64_t *local_ids;                     /* [rows][local columns] of one table */
+    float *engram_x, *engram_kv;
+    float *taps;                            /* [rows][n_taps * n_embd] */
+    float *feed_x, *feed_main;
+    float *head_x, *logits, *logits_part;
+    int32_t *logit_rows, *first_logit;
+    uint8_t *is_finite;
+    int32_t *draft_tokens, *draft_prev, *draft_pick;
+    float *draft_xe, *draft_confidence, *draft_logits, *draft_value;
+} buffers;
+
+struct model {
+    model_config config;
+    model_options options;      /* resolved: no zero that means a default */
+    int n_threads;
+    const kernels *ops;
+    kernel_context k;
+    checkpoint *ck;
+    exchange *x;
+    int rank, world;
+    model_part part;
+    /* weights */
+    block_weights blocks[MODEL_MAX_LAYERS];
+    draft_weights draft;
+    linear_weight embed, head;
+    const float *norm;
+    float *rope_frequency_a, *rope_frequency_b;
+    exl3_linear **packed;       /* every packed matrix, to free */
+    size_t n_packed, cap_packed;
+    void **owned;               /* every block from ops->mem_new */
+    size_t n_owned, cap_owned;
+    size_t weight_bytes;        /* counted while loading */
+    model_memory_plan memory;
+    bool is_dry;                /* counting bytes only */
+    /* state */
+    kv_format window_format, compressed_format, key_format;
+    slot_layout slot_at;
+    page_layout page_at;
+    slot_state *slots;
+    uint8_t *slot_slab, *pages;
+    int32_t *page_table;        /* [n_slots][max_pages] */
+    int max_pages;
+    int recent_cap;
+    /* Engram */
+    engram_store *store, *own_store;
+    int32_t *token_class;       /* [n_vocab] */
+    int32_t pad_class;
+    int tickets[MODEL_MAX_ENGRAM];
+    /* pass */
+    row_lists step_rows, feed_rows, draft_rows;
+    buffers b;
+    int rows_cap;
+    uint64_t part_ns[STEP_N_PARTS];
+    model_tap tap;
+    void *tap_user;
+    float *tap_score;           /* scores for the tap; made by model_set_tap */
+};
+
+/* ---- open.c, loading.c, buffers.c ---- */
+
+/* Memory of the back end that the model frees at close. In a dry run only counts and returns NULL.
+ * */
+int model_new_memory(model *m, size_t bytes, void **out, err *e);
+int model_load_weights(model *m, err *e);
+void model_drop_weights(model *m);
+/* token_class and pad_class. */
+int model_load_classes(model *m, err *e);
+/* Lays out slots and pages (sizes only). */
+void model_lay_out_state(model *m);
+/* Bytes of work space; with base set also places every buffer. */
+size_t model_lay_out_buffers(model *m, char *base);
+/* Rows whose index scores the work space holds at once. */
+int model_score_rows(const model *m);
+/* Draft stages are loaded and used. */
+static inline bool model_has_drafts(const model *m) {
+    return m->config.n_stages > 0 && !m->options.without_drafts;
+}
+
+/* ---- state.c ---- */
+
+size_t model_snapshot_bytes(const model *m);
+uint64_t model_layout_hash(const model *m);
+
+/* ---- plan.c ---- */
+
+int plan_check(const model *m, const batch_plan *plan, err *e);
+/* Fills step_rows, logit rows and Engram row ids from a checked plan; returns the number of logit
+ * rows. */
+int plan_fill(model *m, const batch_plan *plan);
+/* Rows that close a group, from the rows already listed. */
+void row_lists_close(row_lists *l);
+
+/* ---- engram.c ---- */
+
+/* All hash columns of one position; tokens(back) gives the token back positions earlier, -1 before
+ * the start. */
+void engram_hash(const model *m, int i_engram, const int32_t *history, int64_t *ids);
+void engram_begin(model *m);
+void engram_layer(model *m, int i_layer);
+/* Waits for what engram_begin started and was not consumed (after an error). */
+void engram_abandon(model *m);
+
+/* ---- block.c ---- */
+
+/* One pass of rows through block i: m->config.layers[i] and m->blocks[i] on the buffers of m. */
+typedef struct block_pass {
+    const row_lists *lists;
+    bool is_draft;
+} block_pass;
+void block_run(model *m, int i, const block_pass *p);
+void attention_run(model *m, int i, const block_pass *p);
+void ffn_run(model *m, int i, const block_pass *p);
+/* Sum over ranks, then the rounding point that follows. */
+void model_sum(model *m, float *rows, size_t n);
+kv_ring model_window_ring(const model *m, int i);
+kv_ring model_tail_ring(const model *m, int i);
+kv_paged model_pages_view(const model *m, int i_kv_source, bool is_key);
+/* Logits of n rows of head_x into out [n][n_vocab] on every rank. */
+void head_run(model *m, int n, float *out);
+
+/* ---- draft.c ---- */
+
+/* Adds a slot's final but not yet fed verify rows to feed_rows; draft_feed_run then writes all of
+ * them into the draft
+ * rings. */
+void draft_feed_pending(model *m, int slot);
+void draft_feed_run(model *m);
+/* After a step: feeds its final rows, keeps the taps of verify rows for later. */
+void draft_feed_step(model *m, const batch_plan *plan);
+
+/* ---- tap.c ---- */
+
+void tap_give(model *m, const tap_data *t);
+void tap_floats(model *m, const char *name, int layer, int n_cols, float *data);
+void tap_draft_floats(model *m, const char *name, int stage, int n_cols, float *data);
+void tap_embed(model *m);
+void tap_logit_rows(model *m, int n);
+void tap_draft_logits(model *m, int i, int n);
+void tap_selection(model *m, int layer);
+void tap_used(model *m, int layer);
+void tap_router(model *m, int i, int n_used, bool is_draft);
+
+#endif

@@ -1,0 +1,238 @@
+/* Opening and closing a model, and the memory plan. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/model/model_internal.h"
+#include "kernels/vec/vec.h"
+
+static void pick(int *value, int fallback) {
+    if (*value <= 0) { *value = fallback; }
+}
+
+static int resolve_options(model *m, const model_options *o, err *e) {
+    const model_config *c = &m->config;
+    model_options *r = &m->options;
+    *r = *o;
+    pick(&r->world, 1);
+    pick(&r->n_slots, 1);
+    pick(&r->page_tokens, 128);
+    pick(&r->max_rows, 256);
+    pick(&r->max_rollback, 16);
+    pick(&r->max_logit_rows, r->n_slots * ((model_has_drafts(m) ? c->block : 0) + 1));
+    pick(&r->engram_timeout_ms, 5000);
+    if (r->max_context <= 0 || r->max_context > c->max_context) { r->max_context = c->max_context; }
+    int threads = r->n_threads > 0 ? r->n_threads : thread_cpu_count();
+    m->n_threads = threads > KERNEL_MAX_THREADS ? KERNEL_MAX_THREADS : threads;
+    if (r->n_threads <= 0 && m->n_threads > 16) { m->n_threads = 16; }
+    if (r->page_tokens % 2 != 0) {
+        return err_set(e, ERR_ARG, "page_tokens is %d; pages hold whole groups of two positions", r->page_tokens);
+    }
+    pick(&r->n_pages, r->n_slots * (int)((r->max_context + r->page_tokens - 1) / r->page_tokens));
+    if (r->rank < 0 || r->rank >= r->world || (r->world > 1 && r->exchange == NULL)) {
+        return err_set(e, ERR_ARG, "rank %d of %d without an exchange", r->rank, r->world);
+    }
+    if (r->backend != NULL && strcmp(r->backend, "cpu") != 0) {
+        return err_set(e, ERR_UNSUPPORTED, "this build has no back end named %s; it has cpu", r->backend);
+    }
+    return OK;
+}
+
+static void find_part(model *m) {
+    const model_config *c = &m->config;
+    int w = m->world, r = m->rank;
+    m->part = (model_part){.n_heads = c->n_heads / w, .head0 = r * (c->n_heads / w),
+                           .n_groups = c->o_groups / w, .group0 = r * (c->o_groups / w),
+                           .n_ff = c->n_ff / w, .n_vocab = c->n_vocab / w, .vocab0 = r * (c->n_vocab / w),
+                           .n_columns = c->n_hashes / w, .column0 = r * (c->n_hashes / w)};
+}
+
+/* Everything that needs the config only. */
+static int prepare(model *m, const model_options *o, err *e) {
+    if (o->dir == NULL) { return err_set(e, ERR_ARG, "no model folder was given"); }
+    int rc = model_config_load(o->dir, &m->config, e);
+    if (rc == OK) {
+        m->options.without_drafts = o->without_drafts;
+        rc = resolve_options(m, o, e);
+    }
+    if (rc == OK) { rc = model_config_check_world(&m->config, m->options.world, e); }
+    if (rc != OK) { return rc; }
+    m->ops = kernels_cpu();
+    m->rank = m->options.rank;
+    m->world = m->options.world;
+    m->x = m->options.exchange;
+    m->k.is_bf16 = m->options.rounding == MODEL_ROUND_BF16;
+    bool is_exact = m->options.has_exact_kv;
+    m->window_format = is_exact ? KV_FLOAT : KV_WINDOW;
+    m->compressed_format = is_exact ? KV_FLOAT : KV_COMPRESSED;
+    m->key_format = is_exact ? KV_FLOAT : KV_KEY;
+    find_part(m);
+    int block = model_has_drafts(m) ? m->config.block : 0;
+    int pending = block > 0 ? m->options.max_rollback + 1 : 1;
+    int per_slot = block > pending ? block : pending;
+    int slots = m->options.n_slots * per_slot;
+    m->rows_cap = m->options.max_rows > slots ? m->options.max_rows : slots;
+    model_lay_out_state(m);
+    return OK;
+}
+
+static int open_weights(model *m, err *e) {
+    checkpoint_options o = {.without_stages = !model_has_drafts(m),
+                            .without_engram = m->options.store != NULL};
+    int rc = checkpoint_open(m->options.dir, &m->config, &o, &m->ck, e);
+    if (rc == OK) { rc = model_load_weights(m, e); }
+    return rc;
+}
+
+int model_new_memory(model *m, size_t bytes, void **out, err *e) {
+    *out = NULL;
+    m->weight_bytes += bytes;
+    if (m->is_dry) { return OK; }
+    void *p = m->ops->mem_new(bytes);
+    if (p == NULL) {
+        return err_set(e, ERR_MEMORY, "no memory for %zu MiB; use a smaller context, fewer streams or pages",
+                       bytes >> 20);
+    }
+    if (m->n_owned == m->cap_owned) {
+        m->cap_owned = m->cap_owned == 0 ? 256 : m->cap_owned * 2;
+        m->owned = mem_realloc(m->owned, m->cap_owned * sizeof(*m->owned));
+    }
+    m->owned[m->n_owned++] = p;
+    *out = p;
+    return OK;
+}
+
+static int open_engram(model *m, err *e) {
+    const model_config *c = &m->config;
+    if (c->n_engram == 0) { return OK; }
+    if (m->options.store != NULL) {
+        m->store = m->options.store;
+        return OK;
+    }
+    engram_table tables[MODEL_MAX_ENGRAM];
+    for (int i = 0; i < c->n_engram; i++) {
+        int rc = checkpoint_engram(m->ck, i, &tables[i].values, &tables[i].scales, &tables[i].n_rows, e);
+        if (rc != OK) { return rc; }
+        if (tables[i].n_rows != c->engram[i].n_rows) {
+            return err_set(e, ERR_MISMATCH, "the Engram table of layer %d has %lld rows, its hash needs %lld",
+                           c->engram[i].layer, (long long)tables[i].n_rows, (long long)c->engram[i].n_rows);
+        }
+    }
+    int rc = engram_store_memory_open(tables, c->n_engram, c->d_engram, &m->own_store, e);
+    m->store = m->own_store;
+    return rc;
+}
+
+static int make_rope(model *m, err *e) {
+    const model_config *c = &m->config;
+    size_t bytes = (size_t)(c->d_rope / 2) * sizeof(float);
+    void *a = NULL, *b = NULL;
+    int rc = model_new_memory(m, bytes, &a, e);
+    if (rc == OK) { rc = model_new_memory(m, bytes, &b, e); }
+    if (rc != OK) { return rc; }
+    rope_yarn yarn = {c->yarn_factor, c->yarn_beta_fast, c->yarn_beta_slow, c->yarn_original};
+    m->rope_frequency_a = a;
+    m->rope_frequency_b = b;
+    rope_frequencies(c->rope_theta, c->d_rope, NULL, a);
+    rope_frequencies(c->compress_theta, c->d_rope, &yarn, b);
+    return OK;
+}
+
+static int make_state(model *m, err *e) {
+    const model_options *o = &m->options;
+    size_t slots = (size_t)o->n_slots;
+    void *slab = NULL, *pages = NULL, *table = NULL, *work = NULL;
+    int rc = model_new_memory(m, slots * m->slot_at.bytes, &slab, e);
+    if (rc == OK) { rc = model_new_memory(m, (size_t)o->n_pages * m->page_at.bytes, &pages, e); }
+    if (rc == OK) { rc = model_new_memory(m, slots * (size_t)m->max_pages * sizeof(int32_t), &table, e); }
+    if (rc == OK) { rc = model_new_memory(m, model_lay_out_buffers(m, NULL), &work, e); }
+    if (rc != OK) { return rc; }
+    m->slot_slab = slab;
+    m->pages = pages;
+    m->page_table = table;
+    (void)model_lay_out_buffers(m, work);
+    m->slots = mem_array(slots, sizeof(*m->slots));
+    for (size_t i = 0; i < slots; i++) { m->slots[i].recent = mem_array((size_t)m->recent_cap, 4); }
+    return OK;
+}
+
+static void fill_memory(const model *m, size_t weight_bytes, model_memory_plan *out) {
+    const model_config *c = &m->config;
+    const model_options *o = &m->options;
+    model copy = *m;
+    memset(out, 0, sizeof(*out));
+    out->weight_bytes = weight_bytes;
+    size_t width = (size_t)c->n_embd * (m->embed.form == MATRIX_F32 ? 4 : 2);
+    out->embedding_bytes = (size_t)c->n_vocab * width;
+    for (int i = 0; i < c->n_engram && o->store == NULL; i++) {
+        out->engram_bytes += (size_t)c->engram[i].n_rows * engram_record_bytes(c->d_engram);
+    }
+    out->page_bytes = m->page_at.bytes;
+    out->pages_bytes = (size_t)o->n_pages * m->page_at.bytes;
+    out->slot_bytes = m->slot_at.bytes + (size_t)m->max_pages * sizeof(int32_t);
+    out->slots_bytes = (size_t)o->n_slots * out->slot_bytes;
+    out->scratch_bytes = model_lay_out_buffers(&copy, NULL);
+    out->total_bytes = out->weight_bytes + out->engram_bytes + out->pages_bytes + out->slots_bytes +
+                       out->scratch_bytes;
+}
+
+int model_open(const model_options *options, model **out, err *e) {
+    model *m = mem_alloc(sizeof(*m));
+    *out = NULL;
+    int rc = prepare(m, options, e);
+    if (rc == OK) { rc = open_weights(m, e); }
+    size_t weight_bytes = m->weight_bytes;
+    if (rc == OK) { rc = open_engram(m, e); }
+    if (rc == OK) { rc = model_load_classes(m, e); }
+    if (rc == OK) { rc = make_rope(m, e); }
+    if (rc == OK) {
+        m->k.workers = pool_new(m->n_threads);
+        m->n_threads = pool_size(m->k.workers);
+        rc = make_state(m, e);
+        fill_memory(m, weight_bytes, &m->memory);
+    }
+    if (rc != OK) {
+        model_close(m);
+        return rc;
+    }
+    *out = m;
+    return OK;
+}
+
+void model_close(model *m) {
+    if (m == NULL) { return; }
+    for (int i = 0; m->slots != NULL && i < m->options.n_slots; i++) { mem_free(m->slots[i].recent); }
+    mem_free(m->slots);
+    for (size_t i = 0; i < m->n_owned; i++) { m->ops->mem_free(m->owned[i]); }
+    mem_free(m->owned);
+    model_drop_weights(m);
+    mem_free(m->token_class);
+    mem_free(m->tap_score);
+    engram_store_close(m->own_store);
+    checkpoint_close(m->ck);
+    pool_free(m->k.workers);
+    mem_free(m);
+}
+
+int model_memory(const model_options *options, model_memory_plan *out, err *e) {
+    model *m = mem_alloc(sizeof(*m));
+    int rc = prepare(m, options, e);
+    m->is_dry = true;
+    if (rc == OK) { rc = open_weights(m, e); }
+    if (rc == OK) { fill_memory(m, m->weight_bytes, out); }
+    model_close(m);
+    return rc;
+}
+
+void model_get_info(const model *m, model_info *out) {
+    const model_options *o = &m->options;
+    *out = (model_info){.config = &m->config, .rank = m->rank, .world = m->world, .n_threads = m->n_threads,
+                        .n_slots = o->n_slots, .n_pages = o->n_pages, .page_tokens = o->page_tokens,
+                        .max_rows = o->max_rows, .max_logit_rows = o->max_logit_rows,
+                        .max_rollback = o->max_rollback, .max_context = o->max_context,
+                        .has_drafts = model_has_drafts(m), .page_bytes = m->page_at.bytes};
+    out->block = out->has_drafts ? m->config.block : 0;
+    out->snapshot_bytes = model_snapshot_bytes(m);
+    out->layout_hash = model_layout_hash(m);
+    out->memory = m->memory;
+    snprintf(out->arithmetic, sizeof(out->arithmetic), "%s %s", m->ops->name, vec()->name);
+}
