@@ -30,6 +30,13 @@ const char *api_token_bytes(const api *a, int32_t id, size_t *len, bool *is_lite
 /* 24 random characters of [0-9A-Za-z] behind prefix; out holds 64. */
 void api_new_id(const char *prefix, char out[64]);
 
+/* The served id, or an alias that stands for it. */
+bool model_name_is_known(const api *a, const char *name);
+struct gen_params;
+/* Prompt and reply must fit the window; *max_tokens becomes the limit of the reply. */
+int api_check_window(const api *a, size_t n_prompt, const struct gen_params *p,
+    int32_t *max_tokens, api_error *e);
+
 /* Finds the route of q and runs it; answers 404 and 405 itself. */
 void api_dispatch(http_request *q);
 
@@ -49,6 +56,8 @@ void route_stats(http_request *q);
 void route_cancel(http_request *q);
 void route_shutdown(http_request *q);
 void route_endpoint(http_request *q);
+
+const char *api_state_name(int state);
 
 /* server.c */
 void *server_start(api *a, int listen_fd, bool is_local, err *e);

@@ -37,6 +37,7 @@ struct http_request {
     const char *method;
     char *path; /* without query, trailing slash and /v1 */
     buf body;
+    size_t n_dropped; /* bytes of a body that was too large */
     uint64_t start_ns;
     int status;          /* of the answer, for metrics */
     const char *finish;  /* finish reason for metrics; NULL: none */

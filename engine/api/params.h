@@ -15,8 +15,9 @@
 #define PARAMS_TOOLS_MAX 512
 
 typedef struct api api;
+typedef struct gen_params gen_params;
 
-typedef struct gen_params {
+struct gen_params {
     bool is_stream, has_usage_chunk, has_continuous_usage;
     int64_t max_tokens; /* 0: the rest of the window */
     const char *max_tokens_field; /* the name it was given by; NULL: not given */
@@ -34,7 +35,7 @@ typedef struct gen_params {
     const json *tools;       /* NULL: none offered, or tool_choice none */
     int priority;
     sample_bias *bias; /* owned; sampling.bias points to it */
-} gen_params;
+};
 
 /* Reads a chat completions body (messages and thinking are chat.h's). On failure e is filled and
  * ERR_ARG returned; params_release is due either way. */

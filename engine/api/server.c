@@ -124,6 +124,13 @@ static http_request *request_new(const listener *l, struct MHD_Connection *c, co
     return q;
 }
 
+/* Bytes that found no room. */
+static size_t take_body(http_request *q, const char *data, size_t n) {
+    if (!q->has_answered && q->n_dropped == 0 && buf_append(&q->body, data, n) == OK) return 0;
+    buf_release(&q->body);
+    return n;
+}
+
 static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const char *url,
     const char *method, const char *version, const char *data, size_t *n_data, void **state) {
     const listener *l = ctx;
@@ -141,16 +148,15 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
         return MHD_YES;
     }
     if (*n_data > 0) {
-        if (!q->has_answered && buf_append(&q->body, data, *n_data) != OK) {
-            api_set(&e, 413, "invalid_request_error", NULL, "the body is too large");
-            q->body.max = 0;
-            buf_release(&q->body);
-            *n_data = 0;
-            http_fail(q, &e);
-            return MHD_YES;
-        }
+        /* Once the body is too large the rest is read and dropped, within reason, so that the client
+         * gets its answer: the library can not answer in the middle of a body. */
+        q->n_dropped += take_body(q, data, *n_data);
         *n_data = 0;
-        return MHD_YES;
+        return q->n_dropped > l->a->options.max_body_bytes ? MHD_NO : MHD_YES;
+    }
+    if (!q->has_answered && q->n_dropped > 0) {
+        api_set(&e, 413, "invalid_request_error", NULL, "the body is too large");
+        http_fail(q, &e);
     }
     if (!q->has_answered) {
         log_request(q->id);

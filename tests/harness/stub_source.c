@@ -1,0 +1,128 @@
+#include "tests/harness/stub_source.h"
+
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/mem.h"
+#include "engine/run/run.h"
+
+#define STUB_MAX_ROWS 16
+#define STUB_LOGIT_LOW (-1e6f)
+#define STUB_LOGIT_HIGH 40.0f
+
+struct stub {
+    stub_script script;
+    run_source source;
+    int32_t n_prompt[RUN_MAX_SLOTS];
+    float *logits; /* [n_slots][n_vocab] */
+    int32_t first_logit[RUN_MAX_SLOTS];
+    uint8_t is_finite[RUN_MAX_SLOTS];
+};
+
+static void begin(void *self, int slot, const int32_t *prompt, int32_t n_prompt) {
+    stub *s = self;
+    (void)prompt;
+    s->n_prompt[slot] = n_prompt;
+}
+
+static void reset(void *self, int slot) {
+    (void)self;
+    (void)slot;
+}
+
+static int pages(void *self, int slot, const int32_t *list, int n, err *e) {
+    (void)self;
+    (void)slot;
+    (void)list;
+    (void)n;
+    (void)e;
+    return OK;
+}
+
+static int commit(void *self, int slot, int64_t new_len, err *e) {
+    (void)self;
+    (void)slot;
+    (void)new_len;
+    (void)e;
+    return OK;
+}
+
+/* The token at a place of the script, or -1 behind its end. */
+static int32_t token_at(const stub *s, int64_t i) {
+    int64_t n_times = s->script.n_times > 0 ? s->script.n_times : 1;
+    if (i >= n_times * s->script.n_pieces) return -1;
+    return s->script.n_base + (int32_t)(i % s->script.n_pieces);
+}
+
+static int fill_row(stub *s, int32_t i_row, int64_t i_token, err *e) {
+    float *row = s->logits + (size_t)i_row * (size_t)s->source.info.n_vocab;
+    int32_t token = token_at(s, i_token);
+    s->is_finite[i_row] = 1;
+    if (token < 0 && s->script.end == STUB_END_ERROR) s->is_finite[i_row] = 0;
+    if (token < 0 && s->script.end == STUB_END_PEER_LOST) {
+        return err_set(e, ERR_PEER, "rank 1 does not answer");
+    }
+    for (int32_t i = 0; i < s->source.info.n_vocab; i++) {
+        row[i] = STUB_LOGIT_LOW;
+    }
+    row[token >= 0 ? token : s->script.eos_id] = STUB_LOGIT_HIGH;
+    return OK;
+}
+
+static void take_time(const stub *s, const plan_span *span) {
+    if (span->kind == PLAN_PROMPT) {
+        int32_t n = s->n_prompt[span->slot];
+        sleep_ms((uint64_t)s->script.prefill_ms * (uint64_t)span->n_rows / (uint64_t)n);
+    } else {
+        sleep_ms((uint64_t)s->script.delay_ms);
+    }
+}
+
+static int step(void *self, const batch_plan *plan, step_result *out, err *e) {
+    stub *s = self;
+    int32_t n_logits = 0;
+    bool has_slept = false;
+    memset(out, 0, sizeof *out);
+    for (int32_t i = 0; i < plan->n_spans; i++) {
+        const plan_span *span = &plan->spans[i];
+        s->first_logit[i] = -1;
+        if (!has_slept || span->kind == PLAN_PROMPT) take_time(s, span);
+        has_slept = true;
+        out->n_rows += span->n_rows;
+        if (span->logits == PLAN_LOGITS_NONE) continue;
+        s->first_logit[i] = n_logits;
+        int rc = fill_row(s, n_logits++, span->pos + span->n_rows - s->n_prompt[span->slot], e);
+        if (rc != OK) return rc;
+    }
+    out->n_logit_rows = n_logits;
+    out->logits = s->logits;
+    out->first_logit = s->first_logit;
+    out->is_finite = s->is_finite;
+    return OK;
+}
+
+stub *stub_new(const stub_script *script) {
+    stub *s = mem_alloc(sizeof *s);
+    s->script = *script;
+    int32_t n_slots = script->n_slots > 0 ? script->n_slots : 4;
+    int64_t context = script->max_context > 0 ? script->max_context : 8192;
+    int32_t n_vocab = script->n_base + script->n_pieces;
+    s->source = (run_source){.self = s,
+        .info = {.n_vocab = n_vocab, .n_slots = n_slots, .n_pages = n_slots * (int32_t)(context / 64 + 1),
+            .page_tokens = 64, .max_rows = STUB_MAX_ROWS, .max_logit_rows = n_slots,
+            .max_context = context},
+        .step = step, .commit = commit, .slot_pages = pages, .slot_reset = reset,
+        .slot_begin = begin};
+    s->logits = mem_array((size_t)n_slots * (size_t)n_vocab, sizeof *s->logits);
+    return s;
+}
+
+void stub_free(stub *s) {
+    if (s == NULL) return;
+    mem_free(s->logits);
+    mem_free(s);
+}
+
+const run_source *stub_source(const stub *s) {
+    return &s->source;
+}
