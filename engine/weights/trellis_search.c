@@ -364,3 +364,19 @@ void trellis_search_pair(const trellis_code *c, trellis_work *w, trellis_mode mo
         search_float(&r, states);
     }
 }
+
+void trellis_free_error_pair(
+    const trellis_code *c, trellis_work *w, const float *const x[2], double error[2]) {
+    CHECK(w->k2 <= c->k2);
+    search_run r = {c, w, TRELLIS_FLOAT, {x[0], x[1]}, 0, N_POS};
+    for (int t = 0; t < 2; t++) {
+        fill(w->start[t], w->stride, 0.0f);
+    }
+    run_steps(&r);
+    for (int t = 0; t < 2; t++) {
+        const float *end = costs_before(&r, t, N_POS);
+        int shift = part_shift(c, 0);
+        error[t] =
+            (double)end[trellis_edge_at(lowest(end, N_STATES >> c->n_bits[0], shift), shift)];
+    }
+}

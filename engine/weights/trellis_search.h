@@ -38,6 +38,10 @@ void trellis_work_free(trellis_work *w);
  * position order, states get the path. TRELLIS_HALF rounds x to fp16 first. */
 void trellis_search_pair(const trellis_code *c, trellis_work *w, trellis_mode mode,
     const float *const x[2], uint16_t *const states[2]);
+/* The lowest sum of squared differences of any path that need not close, for two tiles: a third of
+ * the work of a search, for choosing scales. */
+void trellis_free_error_pair(
+    const trellis_code *c, trellis_work *w, const float *const x[2], double error[2]);
 /* Sum of squared differences between the decoded path and x. */
 double trellis_error(const trellis_code *c, const float *x, const uint16_t *states);
 
