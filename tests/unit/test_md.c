@@ -141,7 +141,7 @@ static void test_code(void **state) {
           "{12}--------------------- y1 copies [1] ----\n\ny\n");
     check("```\nopen", 30, "{12}code [1] ---------------------\n  open\n{12}-------------- not closed ----\n");
     check("~~~\na ``` b\n~~~\n", 30,
-          "{12}code [1] ---------------------\n  a ``` b\n{12}---------- y1 copies [1] ----\n");
+          "{12}code [1] ---------------------\n  a ``` b\n{12}----------- y1 copies [1] ----\n");
     check("```\nabcdefghij\n```\n", 8, "{12}code [1]\n  abcde{3}>\n {12}y1 copi\n");
 }
 
@@ -168,7 +168,7 @@ static void test_tables(void **state) {
           "  {2}a      bb\n  {12}---   ---\n  one     2\n");
     check("| a |\n", 40, "| a |\n");
     check("| name | value |\n|-|-|\n| abcdefgh ijkl | 1 |\n", 20,
-          "  {2}name       value\n  {12}----------   -----\n  abcdefgh     1\n  ijkl\n");
+          "  {2}name         value\n  {12}----------   -----\n  abcdefgh     1\n  ijkl\n");
     check("| a | b | c |\n|-|-|-|\n| 1 | 2 | 3 |\n", 6, "{2}a: {0}1\n{2}b: {0}2\n{2}c: {0}3\n");
 }
 
