@@ -11,7 +11,7 @@ enum { NAME_CAP = 512 };
 
 static const st_tensor *find_part(const st_set *s, const char *prefix, const char *part) {
     char name[NAME_CAP];
-    int n = snprintf(name, sizeof name, "%s.%s", prefix, part);
+    int n = snprintf(name, sizeof name, "%s%s%s", prefix, *prefix != '\0' ? "." : "", part);
     return n > 0 && (size_t)n < sizeof name ? st_find(s, name) : NULL;
 }
 

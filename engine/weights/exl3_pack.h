@@ -21,7 +21,7 @@ typedef struct exl3_module {
     uint16_t *owned_suh, *owned_svh, *owned_bias;
 } exl3_module;
 
-/* True when the set holds prefix.trellis. */
+/* True when the set holds prefix.trellis. An empty prefix means plain names: trellis, suh, .. */
 bool exl3_module_exists(const st_set *s, const char *prefix);
 /* Finds and checks the module (exl3.md 9). ERR_NOT_FOUND when a part is missing, ERR_FORMAT when a
  * part is not what it must be; the message names tensor, file and what was expected. The caller
