@@ -130,6 +130,13 @@ int api_endpoint(api *a, bool is_on, const char *address, int port, err *e) {
     return rc;
 }
 
+int api_endpoint_port(api *a) {
+    pthread_mutex_lock(&a->endpoint_lock);
+    int port = a->endpoint_daemon != NULL ? a->endpoint_port : 0;
+    pthread_mutex_unlock(&a->endpoint_lock);
+    return port;
+}
+
 void api_drain(api *a) {
     server_quiesce(a->local_daemon);
     pthread_mutex_lock(&a->endpoint_lock);

@@ -49,6 +49,8 @@ typedef struct api_options {
 int api_open(const api_options *options, int listen_fd, api **out, err *e);
 /* Switches the TCP endpoint on (address must be a loopback address; port 0 picks one) or off. */
 int api_endpoint(api *a, bool is_on, const char *address, int port, err *e);
+/* Port of the endpoint, 0 while it is off. */
+int api_endpoint_port(api *a);
 /* No new connections; those that stand may finish. */
 void api_drain(api *a);
 /* Connections now open. */

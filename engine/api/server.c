@@ -29,8 +29,16 @@ typedef struct head_look {
     bool has_control;
 } head_look;
 
+static bool has_control_byte(const char *s, size_t n, char lowest) {
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)s[i];
+        if ((c < (unsigned char)lowest && c != '\t') || c == 0x7f) return true;
+    }
+    return false;
+}
+
 static enum MHD_Result look_at_header(void *ctx, enum MHD_ValueKind kind, const char *key,
-    const char *value) {
+    size_t n_key, const char *value, size_t n_value) {
     head_look *h = ctx;
     (void)kind;
     if (str_eq_nocase(key, "Content-Length")) {
@@ -42,12 +50,8 @@ static enum MHD_Result look_at_header(void *ctx, enum MHD_ValueKind kind, const 
     } else if (str_eq_nocase(key, "Host")) {
         h->n_host++;
     }
-    for (const char *p = value != NULL ? value : ""; *p != '\0'; p++) {
-        h->has_control |= (unsigned char)*p < 0x20 && *p != '\t';
-    }
-    for (const char *p = key; *p != '\0'; p++) {
-        h->has_control |= (unsigned char)*p <= 0x20 || *p == 0x7f;
-    }
+    h->has_control |= has_control_byte(key, n_key, 0x21);
+    h->has_control |= value != NULL && has_control_byte(value, n_value, 0x20);
     return MHD_YES;
 }
 
@@ -55,7 +59,7 @@ static enum MHD_Result look_at_header(void *ctx, enum MHD_ValueKind kind, const 
 static int check_head(http_request *q, size_t max_body, api_error *e) {
     head_look h = {0};
     uint64_t length = 0;
-    MHD_get_connection_values(q->connection, MHD_HEADER_KIND, look_at_header, &h);
+    MHD_get_connection_values_n(q->connection, MHD_HEADER_KIND, look_at_header, &h);
     if (h.has_control) return api_bad(e, NULL, NULL, "a header holds a control character");
     if (h.n_host > 1) return api_bad(e, NULL, NULL, "more than one Host header");
     if (h.n_length > 0 && h.n_encoding > 0) {

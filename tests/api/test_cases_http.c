@@ -1,0 +1,578 @@
+/* Runs cases/http: requests and raw bytes against a server over a scripted source. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/api/api.h"
+#include "engine/base/clock.h"
+#include "engine/base/file.h"
+#include "engine/base/mem.h"
+#include "engine/base/str.h"
+#include "tests/harness/sse_message.h"
+#include "tests/harness/stub_server.h"
+#include "tests/harness/vectors.h"
+#include "tests/harness/wire.h"
+
+#define PIECES_MAX 64
+/* Long waits of the cases are shortened by this unless TANDEM_LONG is set; the server's keep-alive
+ * is shortened alike. */
+#define TIME_SCALE 20
+
+typedef struct runner {
+    vectors v;
+    tokenizer *tokenizer;
+    int scale;
+    const char *id;
+    const char *other; /* why the case counts as skipped */
+    bool is_failed;
+} runner;
+
+/* Raw-wire cases whose answer is the HTTP library's own: not the one the case names, and safe. */
+static const struct {
+    const char *id, *why;
+    int status; /* what comes instead; 0: nothing until the connection is idle for too long */
+} other_answers[] = {
+    {"http-033", "a chunk of that size is waited for, nothing is reserved, and the idle limit ends it", 0},
+    {"http-034", "a chunk size over 64 bits is refused as too large", 413},
+    {"http-046", "a folded header is joined to one value, as older HTTP allows", 200},
+};
+
+static void bad(runner *r, const char *want, const char *got) {
+    if (!r->is_failed) vectors_fail(&r->v, r->id, want, got);
+    r->is_failed = true;
+}
+
+static void bad_int(runner *r, const char *what, long want, long got) {
+    char a[96];
+    char b[96];
+    snprintf(a, sizeof a, "%s %ld", what, want);
+    snprintf(b, sizeof b, "%s %ld", what, got);
+    bad(r, a, b);
+}
+
+static void want_text(runner *r, const char *what, const json *want, const char *got) {
+    const char *text = json_str(want) != NULL ? json_str(want) : "";
+    char a[300];
+    char b[300];
+    if (want == NULL || strcmp(text, got) == 0) return;
+    snprintf(a, sizeof a, "%s \"%s\"", what, text);
+    snprintf(b, sizeof b, "%s \"%s\"", what, got);
+    bad(r, a, b);
+}
+
+static bool number_is_in(const json *list, long got) {
+    int64_t one = 0;
+    if (json_i64(list, &one) == OK) return one == got;
+    JSON_EACH(item, list) {
+        if (json_i64(item, &one) == OK && one == got) return true;
+    }
+    return false;
+}
+
+/* ---- the server of one case ---- */
+
+static const char *pieces[PIECES_MAX];
+
+static void script_of(runner *r, const json *c, stub_server_options *o) {
+    const json *engine = json_get(c, "engine");
+    const json *list = json_get(engine, "pieces");
+    const json *repeat = json_get(list, "repeat");
+    const char *end = json_str(json_get(engine, "end"));
+    int64_t number = 0;
+    memset(o, 0, sizeof *o);
+    o->tokenizer = r->tokenizer;
+    o->keep_alive_ms = 5000 / r->scale;
+    json_bool(json_get(engine, "thinking"), &o->thinks_by_default);
+    int n = 0;
+    if (repeat != NULL) {
+        pieces[n++] = json_str(json_at(repeat, 0));
+        json_i64(json_at(repeat, 1), &number);
+        o->script.n_times = (int32_t)number;
+    }
+    if (json_is_array(list)) {
+        JSON_EACH(piece, list) {
+            if (n < PIECES_MAX) pieces[n++] = json_str(piece);
+        }
+    }
+    if (n == 0) pieces[n++] = "ok";
+    o->script.pieces = pieces;
+    o->script.n_pieces = n;
+    if (end != NULL && strcmp(end, "error") == 0) o->script.end = STUB_END_ERROR;
+    if (end != NULL && strcmp(end, "peer_lost") == 0) o->script.end = STUB_END_PEER_LOST;
+    if (json_i64(json_get(engine, "prefill_ms"), &number) == OK) {
+        o->script.prefill_ms = (int32_t)number / r->scale;
+    }
+    if (json_i64(json_get(engine, "delay_ms"), &number) == OK) o->script.delay_ms = (int32_t)number;
+    const json *options = json_get(c, "server_options");
+    if (json_i64(json_get(options, "max_context"), &number) == OK) o->script.max_context = number;
+}
+
+/* ---- values that are made here ---- */
+
+static long count_tokens(const stub_server *s, const char *messages) {
+    wire w;
+    wire_answer a;
+    json *v = NULL;
+    int64_t n = -1;
+    buf body = BUF_INIT;
+    buf_printf(&body, "{\"messages\":%s}", messages);
+    wire_open_unix(&w, s->socket_path);
+    wire_request(&w, "POST", "/tokenize", "", buf_cstr(&body));
+    wire_read(&w, &a, 10000);
+    if (json_parse(buf_cstr(&a.body), a.body.len, NULL, &v, NULL) == OK) {
+        json_i64(json_get(v, "count"), &n);
+    }
+    json_free(v);
+    wire_answer_release(&a);
+    wire_close(&w);
+    buf_release(&body);
+    return (long)n;
+}
+
+static void put_words(buf *out, long n_tokens, const stub_server *s, bool counts_prompt) {
+    buf messages = BUF_INIT;
+    size_t n = 1;
+    for (;; n++) {
+        buf_reset(&messages);
+        buf_puts(&messages, "[{\"role\":\"user\",\"content\":\"");
+        for (size_t i = 0; i < n; i++) {
+            buf_puts(&messages, "a ");
+        }
+        buf_puts(&messages, "\"}]");
+        long got = count_tokens(s, buf_cstr(&messages));
+        if (got < 0 || got >= n_tokens) break;
+        /* One word is at least one token, so a jump by half of what is missing can not overshoot. */
+        n += (size_t)(n_tokens - got) / 4;
+    }
+    if (!counts_prompt) n += 16;
+    buf_putc(out, '"');
+    for (size_t i = 0; i < n; i++) {
+        buf_puts(out, "a ");
+    }
+    buf_putc(out, '"');
+    buf_release(&messages);
+}
+
+static void put_nested_schema(buf *out) {
+    enum { DEPTH = 5000 };
+    for (int i = 0; i < DEPTH; i++) {
+        buf_puts(out, "{\"type\":\"object\",\"properties\":{\"a\":");
+    }
+    buf_puts(out, "{}");
+    for (int i = 0; i < DEPTH; i++) {
+        buf_puts(out, "}}");
+    }
+}
+
+static bool generate(const char *how, const stub_server *s, buf *out) {
+    long window = (long)stub_source(s->source)->info.max_context;
+    if (strcmp(how, "nested object schema, 5000 levels") == 0) {
+        put_nested_schema(out);
+    } else if (strcmp(how, "text of max_context + 1 tokens") == 0) {
+        put_words(out, window + 1, s, false);
+    } else if (strcmp(how, "text so that the prompt has max_context - 16 tokens") == 0) {
+        put_words(out, window - 16, s, true);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static bool put_value(const json *v, const stub_server *s, buf *out) {
+    const char *how = json_str(json_get(v, "$generate"));
+    bool is_first = true;
+    bool is_ok = true;
+    if (how != NULL) return generate(how, s, out);
+    if (!json_is_object(v) && !json_is_array(v)) return json_print(v, out) == OK;
+    buf_putc(out, json_is_object(v) ? '{' : '[');
+    JSON_EACH(item, v) {
+        if (!is_first) buf_putc(out, ',');
+        is_first = false;
+        if (json_is_object(v)) {
+            json_quote(out, json_key(item), strlen(json_key(item)));
+            buf_putc(out, ':');
+        }
+        is_ok &= put_value(item, s, out);
+    }
+    buf_putc(out, json_is_object(v) ? '}' : ']');
+    return is_ok;
+}
+
+/* ---- api cases ---- */
+
+static const json *at_path(const json *v, const char *path) {
+    char part[64];
+    while (v != NULL && *path != '\0') {
+        size_t n = strcspn(path, ".");
+        uint64_t index = 0;
+        str_copy(part, n + 1 < sizeof part ? n + 1 : sizeof part, path);
+        v = parse_u64(part, &index) == OK ? json_at(v, (size_t)index) : json_get(v, part);
+        path += n + (path[n] == '.');
+    }
+    return v;
+}
+
+static void check_asserts(runner *r, const json *expect, const json *answer) {
+    JSON_EACH(rule, json_get(expect, "assert")) {
+        const char *path = json_str(json_get(rule, "path"));
+        const char *op = json_str(json_get(rule, "op"));
+        const json *got = at_path(answer, path);
+        const json *want = json_get(rule, "value");
+        buf a = BUF_INIT;
+        buf b = BUF_INIT;
+        json_print(want, &a);
+        json_print(got, &b);
+        bool is_ok = false;
+        if (strcmp(op, "equals") == 0) {
+            is_ok = strcmp(buf_cstr(&a), buf_cstr(&b)) == 0;
+        } else if (strcmp(op, "nonempty_string") == 0) {
+            is_ok = json_str(got) != NULL && json_str(got)[0] != '\0';
+        } else if (strcmp(op, "not_contains") == 0) {
+            is_ok = json_str(got) != NULL && strstr(json_str(got), json_str(want)) == NULL;
+        }
+        if (!is_ok) {
+            buf text = BUF_INIT;
+            buf_printf(&text, "%s %s %s", path, op, buf_cstr(&a));
+            bad(r, buf_cstr(&text), buf_cstr(&b));
+            buf_release(&text);
+        }
+        buf_release(&a);
+        buf_release(&b);
+    }
+}
+
+static void check_calls(runner *r, const json *expect, const sse_message *m) {
+    const json *want = json_get(expect, "tool_calls");
+    int i = 0;
+    if (want == NULL) return;
+    if ((int)json_count(want) != m->n_calls) bad_int(r, "calls", (long)json_count(want), m->n_calls);
+    JSON_EACH(call, want) {
+        if (i >= m->n_calls) return;
+        buf a = BUF_INIT;
+        buf b = BUF_INIT;
+        json *v = NULL;
+        want_text(r, "call", json_get(call, "name"), buf_cstr(&m->calls[i].name));
+        json_print(json_get(call, "arguments"), &a);
+        const buf *args = &m->calls[i].arguments;
+        if (json_parse(buf_cstr(args), args->len, NULL, &v, NULL) == OK) json_print(v, &b);
+        if (strcmp(buf_cstr(&a), buf_cstr(&b)) != 0) bad(r, buf_cstr(&a), buf_cstr(&b));
+        json_free(v);
+        buf_release(&a);
+        buf_release(&b);
+        i++;
+    }
+}
+
+static void check_message(runner *r, const json *expect, const sse_message *m) {
+    want_text(r, "content", json_get(expect, "content"), buf_cstr(&m->content));
+    want_text(r, "reasoning", json_get(expect, "reasoning_content"), buf_cstr(&m->reasoning));
+    want_text(r, "finish_reason", json_get(expect, "finish_reason"), m->finish);
+    want_text(r, "finish_reason", json_get(expect, "if_200_finish_reason"), m->finish);
+    if (json_get(expect, "content_in") != NULL && m->content.len > 0) {
+        bad(r, "no content", buf_cstr(&m->content));
+    }
+    check_calls(r, expect, m);
+    JSON_EACH(rule, json_get(expect, "sse")) {
+        const char *why;
+        if (!sse_check_rule(m, json_str(rule), &why)) bad(r, json_str(rule), why);
+    }
+}
+
+static void check_error(runner *r, const json *expect, const wire_answer *a, const json *answer) {
+    const json *error = json_get(answer, "error");
+    char type[64];
+    wire_header(a, "Content-Type", type, sizeof type);
+    if (error == NULL || strncmp(type, "application/json", 16) != 0) {
+        bad(r, "an error object as application/json", buf_cstr(&a->body));
+        return;
+    }
+    if (json_get(error, "param") == NULL || json_get(error, "code") == NULL) {
+        bad(r, "param and code present", buf_cstr(&a->body));
+    }
+    const char *param = json_str(json_get(error, "param"));
+    const char *code = json_str(json_get(error, "code"));
+    want_text(r, "type", json_get(expect, "error_type"), json_str(json_get(error, "type")));
+    want_text(r, "param", json_get(expect, "param"), param != NULL ? param : "");
+    want_text(r, "code", json_get(expect, "code"), code != NULL ? code : "");
+    want_text(r, "code", json_get(expect, "if_400_code"), code != NULL ? code : "");
+    const char *part = json_str(json_get(expect, "if_400_message_contains"));
+    const char *message = json_str(json_get(error, "message"));
+    if (part != NULL && (message == NULL || strstr(message, part) == NULL)) bad(r, part, message);
+}
+
+static void check_then(runner *r, const stub_server *s, const json *then) {
+    wire w;
+    wire_answer a;
+    int64_t want = 200;
+    if (then == NULL) return;
+    json_i64(json_get(then, "status"), &want);
+    wire_open_unix(&w, s->socket_path);
+    wire_request(&w, json_str(json_get(then, "method")), json_str(json_get(then, "path")), "", NULL);
+    wire_read(&w, &a, 5000);
+    if (a.status != want) bad_int(r, "status afterwards", (long)want, a.status);
+    wire_answer_release(&a);
+    wire_close(&w);
+}
+
+static void check_answer(runner *r, const json *expect, const wire_answer *a) {
+    json *answer = NULL;
+    sse_message m = {0};
+    bool is_stream = strncmp(buf_cstr(&a->body), "data: ", 6) == 0 || buf_cstr(&a->body)[0] == ':';
+    if (!is_stream && json_parse(buf_cstr(&a->body), a->body.len, NULL, &answer, NULL) != OK) {
+        bad(r, "a JSON answer", buf_cstr(&a->body));
+    }
+    if (a->status >= 400) {
+        check_error(r, expect, a, answer);
+    } else {
+        if (is_stream) {
+            sse_read_stream(&a->body, &m);
+        } else {
+            sse_read_whole(answer, &m);
+        }
+        check_message(r, expect, &m);
+        check_asserts(r, expect, answer);
+    }
+    sse_message_release(&m);
+    json_free(answer);
+}
+
+static void run_api(runner *r, const json *c) {
+    const json *request = json_get(c, "request");
+    const json *expect = json_get(c, "expect");
+    const char *raw = json_str(json_get(request, "raw_body"));
+    stub_server_options o;
+    stub_server s;
+    wire w;
+    wire_answer a;
+    buf body = BUF_INIT;
+    script_of(r, c, &o);
+    stub_server_start(&s, &o);
+    if (raw != NULL) {
+        buf_puts(&body, raw);
+    } else if (!put_value(json_get(request, "body"), &s, &body)) {
+        bad(r, "a value this runner can make", "unknown $generate");
+    }
+    wire_open_unix(&w, s.socket_path);
+    wire_request(&w, json_str(json_get(request, "method")), json_str(json_get(request, "path")),
+        "Content-Type: application/json\r\n", buf_cstr(&body));
+    wire_read(&w, &a, 20000);
+    if (!a.is_complete) bad(r, "a complete answer", "none");
+    const json *status = json_get(expect, "status");
+    if (status != NULL && !number_is_in(status, a.status)) {
+        buf want = BUF_INIT;
+        json_print(status, &want);
+        bad(r, buf_cstr(&want), buf_cstr(&a.body));
+        buf_release(&want);
+    }
+    if (!r->is_failed) check_answer(r, expect, &a);
+    check_then(r, &s, json_get(expect, "then"));
+    wire_answer_release(&a);
+    wire_close(&w);
+    buf_release(&body);
+    stub_server_stop(&s);
+}
+
+/* ---- wire cases ---- */
+
+typedef struct wire_run {
+    wire w;
+    wire_answer post; /* of a step `read_until_end` or what stands at the end */
+    bool has_read, is_closed_by_us;
+} wire_run;
+
+static void read_events(wire *w, long n) {
+    uint64_t deadline = clock_mono_ms() + 5000;
+    for (;;) {
+        long seen = 0;
+        const char *p = buf_cstr(&w->in);
+        while ((p = strstr(p, "data: ")) != NULL) {
+            seen++;
+            p += 6;
+        }
+        if (seen >= n || w->is_closed || clock_mono_ms() > deadline) return;
+        wire_receive(w, 200);
+    }
+}
+
+static void do_step(runner *r, const stub_server *s, const json *step, wire_run *x) {
+    const char *text;
+    int64_t n = 0;
+    buf raw = BUF_INIT;
+    if ((text = json_str(json_get(step, "send"))) != NULL) {
+        json_str_bytes(json_get(step, "send"), &raw);
+        wire_send(&x->w, raw.data, raw.len);
+    } else if (json_get(step, "send_repeat") != NULL) {
+        text = json_str(json_at(json_get(step, "send_repeat"), 0));
+        json_i64(json_at(json_get(step, "send_repeat"), 1), &n);
+        for (int64_t i = 0; i < n && wire_send(&x->w, text, strlen(text)); i++) {
+        }
+    } else if ((text = json_str(json_get(step, "expect_bytes"))) != NULL) {
+        uint64_t start = clock_mono_ms();
+        json_i64(json_get(step, "within_ms"), &n);
+        while (strstr(buf_cstr(&x->w.in), text) == NULL && clock_mono_ms() < start + (uint64_t)n) {
+            wire_receive(&x->w, 10);
+        }
+        if (strstr(buf_cstr(&x->w.in), text) == NULL) bad(r, text, "not in time");
+    } else if ((text = json_str(json_get(step, "post"))) != NULL) {
+        put_value(json_get(step, "body"), s, &raw);
+        wire_request(&x->w, "POST", text, "Content-Type: application/json\r\n", buf_cstr(&raw));
+    } else if (json_i64(json_get(step, "read_events"), &n) == OK) {
+        read_events(&x->w, (long)n);
+    } else if (json_get(step, "read_until_end") != NULL) {
+        wire_read(&x->w, &x->post, 60000);
+        x->has_read = true;
+    } else if (json_i64(json_get(step, "sleep_ms"), &n) == OK) {
+        sleep_ms((uint64_t)n);
+    } else if (json_get(step, "close") != NULL) {
+        wire_close(&x->w);
+        x->is_closed_by_us = true;
+    }
+    buf_release(&raw);
+}
+
+static void check_idle(runner *r, const stub_server *s) {
+    run_stats stats;
+    run_stats_get(s->run, &stats);
+    if (stats.n_running + stats.n_waiting != 0) {
+        bad_int(r, "requests still active", 0, stats.n_running + stats.n_waiting);
+    }
+    if (stats.pages_used != 0) bad_int(r, "pages still held", 0, stats.pages_used);
+}
+
+static void check_timed(runner *r, const json *expect, const wire_run *x) {
+    int64_t limit = 0;
+    sse_message m = {0};
+    sse_read_stream(&x->post.body, &m);
+    want_text(r, "content", json_get(expect, "content"), buf_cstr(&m.content));
+    if (json_i64(json_get(expect, "headers_within_ms"), &limit) == OK &&
+        x->post.head_ms > (uint64_t)limit) {
+        bad_int(r, "ms to the head, at most", (long)limit, (long)x->post.head_ms);
+    }
+    if (json_i64(json_get(expect, "max_silence_ms"), &limit) == OK &&
+        x->w.max_silence_ms > (uint64_t)(limit / r->scale)) {
+        bad_int(r, "ms of silence, at most", (long)(limit / r->scale), (long)x->w.max_silence_ms);
+    }
+    if (json_is_true(json_get(expect, "comment_lines_only_before_first_data")) &&
+        (m.n_comments_after_data > 0 || m.n_bad_lines > 0)) {
+        bad(r, "only comments before the first data", "something else");
+    }
+    sse_message_release(&m);
+}
+
+/* A case with another answer must give exactly that one, and is then named as skipped. */
+static bool takes_other_answer(runner *r, wire_run *x) {
+    for (size_t i = 0; i < sizeof other_answers / sizeof other_answers[0]; i++) {
+        wire_answer a;
+        if (strcmp(r->id, other_answers[i].id) != 0) continue;
+        wire_read(&x->w, &a, 500);
+        if (a.status != other_answers[i].status) bad_int(r, "status", other_answers[i].status, a.status);
+        wire_answer_release(&a);
+        r->other = other_answers[i].why;
+        return true;
+    }
+    return false;
+}
+
+static void check_statuses(runner *r, const json *expect, wire_run *x) {
+    const json *list = json_get(expect, "statuses");
+    int64_t want_answers = 0;
+    int n_answers = 0;
+    for (;;) {
+        wire_answer a;
+        wire_read(&x->w, &a, 3000);
+        int status = a.status;
+        const json *want = list != NULL ? json_at(list, (size_t)n_answers) : json_get(expect, "status");
+        if (json_get(expect, "status_in") != NULL) want = json_get(expect, "status_in");
+        if (n_answers == 0 && json_is_true(json_get(expect, "no_interim")) && a.n_interim > 0) {
+            bad(r, "no interim response", "one came");
+        }
+        wire_answer_release(&a);
+        if (status == 0) break;
+        n_answers++;
+        if (want != NULL && !number_is_in(want, status)) {
+            buf text = BUF_INIT;
+            json_print(want, &text);
+            bad_int(r, buf_cstr(&text), 0, status);
+            buf_release(&text);
+        }
+        if (list != NULL && n_answers == (int)json_count(list)) break;
+        if (list == NULL && json_get(expect, "responses") == NULL) break;
+    }
+    if (n_answers == 0) bad(r, "an answer", x->w.is_closed ? "the connection was closed" : "none");
+    if (json_i64(json_get(expect, "responses"), &want_answers) == OK && n_answers != want_answers) {
+        bad_int(r, "answers", (long)want_answers, n_answers);
+    }
+    if (json_is_true(json_get(expect, "closes")) && !wire_wait_closed(&x->w, 3000)) {
+        bad(r, "the server closes", "it does not");
+    }
+}
+
+static void run_wire(runner *r, const json *c, bool is_tcp) {
+    const json *expect = json_get(c, "expect");
+    stub_server_options o;
+    stub_server s;
+    wire_run x = {0};
+    script_of(r, c, &o);
+    stub_server_start(&s, &o);
+    if (is_tcp) {
+        wire_open_tcp(&x.w, s.port);
+    } else {
+        wire_open_unix(&x.w, s.socket_path);
+    }
+    JSON_EACH(step, json_get(c, "steps")) {
+        do_step(r, &s, step, &x);
+    }
+    if (json_get(expect, "active_requests") != NULL) check_idle(r, &s);
+    if (x.has_read) check_timed(r, expect, &x);
+    if (!x.has_read && !x.is_closed_by_us && !takes_other_answer(r, &x)) {
+        check_statuses(r, expect, &x);
+    }
+    wire_answer_release(&x.post);
+    wire_close(&x.w);
+    stub_server_stop(&s);
+}
+
+/* ---- all ---- */
+
+static int run_file(void *ctx, const char *name, err *e) {
+    runner *r = ctx;
+    (void)e;
+    const char *only = getenv("ONLY");
+    if (!str_ends(name, ".json") || (only != NULL && strstr(name, only) == NULL)) return OK;
+    char dir[512];
+    snprintf(dir, sizeof dir, "%s/http", vectors_cases_dir());
+    json *c = vectors_load(dir, name);
+    const char *kind = json_str(json_get(c, "kind"));
+    r->id = json_str(json_get(c, "id"));
+    r->is_failed = false;
+    r->other = NULL;
+    if (json_get(json_get(c, "engine"), "preference") != NULL) {
+        r->other = "needs the grammar of structured output";
+    } else if (strcmp(kind, "api") == 0) {
+        run_api(r, c);
+    } else {
+        run_wire(r, c, false);
+        run_wire(r, c, true);
+    }
+    if (!r->is_failed && r->other != NULL) vectors_skip(&r->v, r->id, r->other);
+    if (!r->is_failed && r->other == NULL) vectors_pass(&r->v);
+    json_free(c);
+    return OK;
+}
+
+int main(void) {
+    runner r = {.scale = getenv("TANDEM_LONG") != NULL ? 1 : TIME_SCALE};
+    char dir[512];
+    err e = ERR_INIT;
+    r.tokenizer = stub_tokenizer_open();
+    if (r.tokenizer == NULL) {
+        vectors_skip(&r.v, "cases/http", "no demo tokenizer here (templates/demo-model or DEMO_WEIGHTS)");
+        return vectors_end(&r.v);
+    }
+    snprintf(dir, sizeof dir, "%s/http", vectors_cases_dir());
+    if (dir_each(dir, run_file, &r, &e) != OK) {
+        vectors_fail(&r.v, "cases/http", "a folder of cases", e.msg);
+    }
+    tokenizer_close(r.tokenizer);
+    return vectors_end(&r.v);
+}
