@@ -1,4 +1,3 @@
-#include <math.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -107,17 +106,11 @@ typedef struct act_job {
 static void act_rows(const void *args, int first, int n, int i_thread) {
     const act_job *j = args;
     int ff = j->a->n_ff;
-    float limit = j->a->limit;
     (void)i_thread;
     for (int p = first; p < first + n; p++) {
         float weight = p < j->a->n_rows * j->a->n_used ? j->w->pair_weight[p] : 1.0f;
         float *g = j->w->gate + (size_t)p * (size_t)ff;
-        const float *u = j->w->up + (size_t)p * (size_t)ff;
-        for (int i = 0; i < ff; i++) {
-            float gate = g[i] > limit ? limit : g[i];
-            float up = u[i] > limit ? limit : u[i] < -limit ? -limit : u[i];
-            g[i] = weight * (gate / (1.0f + expf(-gate)) * up);
-        }
+        vec()->swiglu(g, j->w->up + (size_t)p * (size_t)ff, j->a->limit, weight, ff);
         context_round(j->k, g, (size_t)ff);
     }
 }

@@ -38,7 +38,9 @@ static void route_row(const router_args *a, int r) {
         weight[i] = score[expert[i]];
         sum += weight[i];
     }
-    for (int i = 0; i < a->n_used; i++) { weight[i] = weight[i] / (sum + 1e-20f) * a->route_scale; }
+    /* A single expert keeps its own score: only choices among several are normalized. */
+    float total = a->n_used > 1 ? sum + 1e-20f : 1.0f;
+    for (int i = 0; i < a->n_used; i++) { weight[i] = weight[i] / total * a->route_scale; }
 }
 
 static void route_rows(const void *args, int first, int n, int i_thread) {

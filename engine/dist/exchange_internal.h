@@ -1,0 +1,31 @@
+/* Shared by the kinds of exchange. */
+#ifndef TANDEM_ENGINE_DIST_EXCHANGE_INTERNAL_H
+#define TANDEM_ENGINE_DIST_EXCHANGE_INTERNAL_H
+
+#include "engine/dist/exchange.h"
+
+typedef struct exchange_ops {
+    /* bytes <= max_bytes; all [world][bytes], mine may lie in it. */
+    int (*gather)(exchange *x, const void *mine, size_t bytes, void *all, err *e);
+    void (*close)(exchange *x);
+} exchange_ops;
+
+/* Every kind begins with this. */
+struct exchange {
+    const exchange_ops *ops;
+    int rank, world;
+    size_t max_bytes;
+    int timeout_ms;
+    void *parts;    /* [world][max_bytes] */
+    int rc;         /* first failure of communication; every later call gives it again */
+    err broken;
+};
+
+enum { EXCHANGE_DEFAULT_BYTES = 1 << 20, EXCHANGE_DEFAULT_TIMEOUT_MS = 10000 };
+
+/* Fills the common part from checked values; parts is allocated. ERR_ARG, ERR_MEMORY. */
+int exchange_init(exchange *x, const exchange_ops *ops, const int rank_world[2], size_t max_bytes,
+                  err *e);
+void exchange_release(exchange *x);
+
+#endif
