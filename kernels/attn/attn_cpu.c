@@ -73,30 +73,30 @@ typedef struct attn_range {
     int n_window, n_compressed;
 } attn_range;
 
+/* score[i] = q . row i, as dot gives it. */
+static void dots(const float *q, const float *rows, int n_rows, int d, float *score) {
+    const vec_ops *v = vec();
+    for (int i = 0; i < n_rows; i += VEC_MAX_ROWS) {
+        int n = n_rows - i < VEC_MAX_ROWS ? n_rows - i : VEC_MAX_ROWS;
+        const float *x[VEC_MAX_ROWS];
+        for (int r = 0; r < n; r++) { x[r] = rows + (size_t)(i + r) * (size_t)d; }
+        v->dot_rows(q, x, n, d, score + i);
+    }
+}
+
 static void attend(const attn_args *a, const attn_range *g, const float *q, float *o, attn_list *l,
                    int head) {
     const vec_ops *v = vec();
     int n = g->n_window + g->n_compressed, d = a->d;
-    float most = -1e30f;
-    for (int i = 0; i < n; i++) {
-        const float *row = i < g->n_window ? g->window + (size_t)i * (size_t)d
-                                           : g->compressed + (size_t)(i - g->n_window) * (size_t)d;
-        float s = v->dot(q, row, d) * a->scale;
-        l->scores[i] = s;
-        most = s > most ? s : most;
-    }
-    float den = 0.0f;
-    for (int i = 0; i < n; i++) {
-        l->scores[i] = expf(l->scores[i] - most);
-        den += l->scores[i];
-    }
-    den += expf(a->sink[head] - most);
+    float *score = l->scores, *second = score + g->n_window;
+    dots(q, g->window, g->n_window, d, score);
+    dots(q, g->compressed, g->n_compressed, d, second);
+    float most = v->scale_max(score, a->scale, -1e30f, n);
+    float den = v->exp_sum(score, most, n) + expf(a->sink[head] - most);
+    for (int i = 0; i < n && l->is_bf16; i++) { score[i] = bf16_round(score[i]); }
     for (int c = 0; c < d; c++) { o[c] = 0.0f; }
-    for (int i = 0; i < n; i++) {
-        const float *row = i < g->n_window ? g->window + (size_t)i * (size_t)d
-                                           : g->compressed + (size_t)(i - g->n_window) * (size_t)d;
-        v->axpy(o, row, l->is_bf16 ? bf16_round(l->scores[i]) : l->scores[i], d);
-    }
+    v->sum_rows(o, g->window, score, g->n_window, d);
+    v->sum_rows(o, g->compressed, second, g->n_compressed, d);
     for (int c = 0; c < d; c++) { o[c] /= den; }
 }
 

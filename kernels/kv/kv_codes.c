@@ -4,6 +4,7 @@
 
 #include "kernels/half.h"
 #include "kernels/kv/kv.h"
+#include "kernels/vec/vec.h"
 
 enum { SCALE8_BLOCK = 32, SCALE4_BLOCK = 16 };
 
@@ -106,34 +107,27 @@ static void pack_key(const float *x, int d, uint8_t *row) {
     }
 }
 
+/* Scales of up to this many blocks are decoded at a time. */
+enum { SCALE_GROUP = 32 };
+
+typedef float (*scale_of)(uint8_t code);
+
+static void unpack_pairs(const uint8_t *row, int d, int block, scale_of value, float *x) {
+    for (int at = 0; at < d; at += SCALE_GROUP * block) {
+        int n = d - at < SCALE_GROUP * block ? d - at : SCALE_GROUP * block;
+        float scale[SCALE_GROUP];
+        for (int b = 0; b < n / block; b++) { scale[b] = value(row[d / 2 + at / block + b]); }
+        vec()->from_e2m1(x + at, row + at / 2, scale, block, n);
+    }
+}
+
 static void unpack_window(const uint8_t *row, int d, float *x) {
-    for (int b = 0; b < d / SCALE8_BLOCK; b++) {
-        float s = ue8m0_to_float(row[d + b]);
-        for (int i = 0; i < SCALE8_BLOCK; i++) {
-            int at = b * SCALE8_BLOCK + i;
-            x[at] = e4m3_to_float(row[at]) * s;
-        }
-    }
-}
-
-static void unpack_pairs(const uint8_t *in, int n, float s, float *out) {
-    for (int i = 0; i < n; i += 2) {
-        out[i] = e2m1_values[in[i / 2] & 15] * s;
-        out[i + 1] = e2m1_values[in[i / 2] >> 4] * s;
-    }
-}
-
-static void unpack_compressed(const uint8_t *row, int d, float *x) {
-    for (int b = 0; b < d / SCALE4_BLOCK; b++) {
-        float s = e4m3_to_float(row[d / 2 + b]);
-        unpack_pairs(row + b * SCALE4_BLOCK / 2, SCALE4_BLOCK, s, x + b * SCALE4_BLOCK);
-    }
-}
-
-static void unpack_key(const uint8_t *row, int d, float *x) {
-    for (int b = 0; b < d / SCALE8_BLOCK; b++) {
-        float s = ue8m0_to_float(row[d / 2 + b]);
-        unpack_pairs(row + b * SCALE8_BLOCK / 2, SCALE8_BLOCK, s, x + b * SCALE8_BLOCK);
+    const int block = SCALE8_BLOCK;
+    for (int at = 0; at < d; at += SCALE_GROUP * block) {
+        int n = d - at < SCALE_GROUP * block ? d - at : SCALE_GROUP * block;
+        float scale[SCALE_GROUP];
+        for (int b = 0; b < n / block; b++) { scale[b] = ue8m0_to_float(row[d + at / block + b]); }
+        vec()->from_e4m3(x + at, row + at, scale, block, n);
     }
 }
 
@@ -160,8 +154,8 @@ void kv_pack(kv_format f, const float *x, int d, uint8_t *row) {
 void kv_unpack(kv_format f, const uint8_t *row, int d, float *x) {
     switch (f) {
     case KV_WINDOW: unpack_window(row, d, x); return;
-    case KV_COMPRESSED: unpack_compressed(row, d, x); return;
-    case KV_KEY: unpack_key(row, d, x); return;
+    case KV_COMPRESSED: unpack_pairs(row, d, SCALE4_BLOCK, e4m3_to_float, x); return;
+    case KV_KEY: unpack_pairs(row, d, SCALE8_BLOCK, ue8m0_to_float, x); return;
     case KV_FLOAT: memcpy(x, row, (size_t)d * sizeof(float)); return;
     }
 }

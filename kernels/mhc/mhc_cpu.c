@@ -41,16 +41,10 @@ static void normalize_rows(float *c, int s, float eps) {
     }
 }
 
-static void mix_row(const mhc_mix_args *a, int r) {
-    int s = a->n_streams, n = s * a->d;
-    const float *v = a->h + (size_t)r * (size_t)n;
-    float m[MHC_MAX_STREAMS * (2 + MHC_MAX_STREAMS)];
-    float inverse = 1.0f / sqrtf(vec()->sum_squares(v, n) / (float)n + a->norm_eps);
-    for (int i = 0; i < s * (2 + s); i++) {
-        m[i] = vec()->dot(a->w.fn + (size_t)i * (size_t)n, v, n) * inverse;
-    }
-    float *pre = a->pre + (size_t)r * (size_t)s, *post = a->post + (size_t)r * (size_t)s;
-    float *comb = a->comb + (size_t)r * (size_t)(s * s);
+static void mix_row(const mhc_mix_args *a, size_t r, const float *m) {
+    int s = a->n_streams;
+    float *pre = a->pre + r * (size_t)s, *post = a->post + r * (size_t)s;
+    float *comb = a->comb + r * (size_t)(s * s);
     for (int i = 0; i < s; i++) {
         pre[i] = sigmoid(m[i] * a->w.scale[0] + a->w.base[i]) + a->eps;
         post[i] = 2.0f * sigmoid(m[s + i] * a->w.scale[1] + a->w.base[s + i]);
@@ -64,9 +58,26 @@ static void mix_row(const mhc_mix_args *a, int r) {
     }
 }
 
-static void mix_rows(const void *args, int first, int n, int i_thread) {
+/* Rows are taken a few at a time, so that the function's matrix is read once for them. */
+static void mix_rows(const void *args, int first, int n_rows, int i_thread) {
+    enum { MAX_MIX = MHC_MAX_STREAMS * (2 + MHC_MAX_STREAMS) };
+    const mhc_mix_args *a = args;
+    int n = a->n_streams * a->d, n_mix = a->n_streams * (2 + a->n_streams);
     (void)i_thread;
-    for (int r = first; r < first + n; r++) { mix_row(args, r); }
+    for (int r = first; r < first + n_rows; r += VEC_MAX_ROWS) {
+        int count = first + n_rows - r < VEC_MAX_ROWS ? first + n_rows - r : VEC_MAX_ROWS;
+        float m[VEC_MAX_ROWS][MAX_MIX], inverse[VEC_MAX_ROWS], y[VEC_MAX_ROWS];
+        const float *v[VEC_MAX_ROWS];
+        for (int i = 0; i < count; i++) {
+            v[i] = a->h + (size_t)(r + i) * (size_t)n;
+            inverse[i] = 1.0f / sqrtf(vec()->sum_squares(v[i], n) / (float)n + a->norm_eps);
+        }
+        for (int f = 0; f < n_mix; f++) {
+            vec()->dot_rows(a->w.fn + (size_t)f * (size_t)n, v, count, n, y);
+            for (int i = 0; i < count; i++) { m[i][f] = y[i] * inverse[i]; }
+        }
+        for (int i = 0; i < count; i++) { mix_row(a, (size_t)(r + i), m[i]); }
+    }
 }
 
 void mhc_mix_run(kernel_context *k, const mhc_mix_args *a) {
@@ -90,8 +101,9 @@ static void collapse_rows(const void *args, int first, int n, int i_thread) {
         size_t r = a->rows == NULL ? (size_t)i : (size_t)a->rows[i];
         const float *h = a->h + r * s * d, *pre = a->pre + r * s;
         float *x = a->x + (size_t)i * d;
-        for (size_t c = 0; c < d; c++) { x[c] = h[c] * pre[0]; }
-        for (size_t t = 1; t < s; t++) { vec()->axpy(x, h + t * d, pre[t], a->d); }
+        const float *streams[MHC_MAX_STREAMS];
+        for (size_t t = 0; t < s; t++) { streams[t] = h + t * d; }
+        vec()->combine(x, streams, pre, a->n_streams, a->d);
         context_round(j->k, x, d);
         if (a->raw != NULL) { memcpy(a->raw + (size_t)i * d, x, d * sizeof(float)); }
         rmsnorm_row(x, a->weight, a->d, a->norm_eps, x);
@@ -111,21 +123,20 @@ typedef struct expand_job {
     const kernel_context *k;
 } expand_job;
 
+/* The new streams of a piece of the row are made beside the old ones, which all of them read. */
 static void expand_row(const mhc_expand_args *a, size_t r) {
+    enum { PIECE = 256 };
     size_t d = (size_t)a->d, s = (size_t)a->n_streams;
-    float *h = a->h + r * s * d;
+    float *h = a->h + r * s * d, out[MHC_MAX_STREAMS][PIECE];
     const float *y = a->y + r * d, *post = a->post + r * s, *comb = a->comb + r * s * s;
-    enum { PIECE = 64 };
-    float out[MHC_MAX_STREAMS][PIECE];
     for (size_t c = 0; c < d; c += PIECE) {
         size_t n = d - c < PIECE ? d - c : PIECE;
+        const float *in[1 + MHC_MAX_STREAMS] = {y + c};
+        for (size_t j = 0; j < s; j++) { in[1 + j] = h + j * d + c; }
         for (size_t t = 0; t < s; t++) {
-            for (size_t i = 0; i < n; i++) { out[t][i] = y[c + i] * post[t]; }
-            for (size_t j = 0; j < s; j++) {
-                float w = comb[j * s + t];
-                const float *in = h + j * d + c;
-                for (size_t i = 0; i < n; i++) { out[t][i] += in[i] * w; }
-            }
+            float w[1 + MHC_MAX_STREAMS] = {post[t]};
+            for (size_t j = 0; j < s; j++) { w[1 + j] = comb[j * s + t]; }
+            vec()->combine(out[t], in, w, 1 + a->n_streams, (int)n);
         }
         for (size_t t = 0; t < s; t++) { memcpy(h + t * d + c, out[t], n * sizeof(float)); }
     }

@@ -26,6 +26,20 @@ typedef struct vec_ops {
     float (*sum_squares)(const float *x, int n);
     /* Largest magnitude; NaN counts as the largest. */
     float (*max_abs)(const float *x, int n);
+    /* x[i] = e^(x[i] - most) within 2 ulp; returns their sum in the order of dot. */
+    float (*exp_sum)(float *x, float most, int n);
+    /* x[i] *= scale; returns the largest, at least floor. NaN is passed over. */
+    float (*scale_max)(float *x, float scale, float floor, int n);
+    /* gate = weight * (g / (1 + e^-g) * u), g = gate up to limit, u = up within +-limit. */
+    void (*swiglu)(float *gate, const float *up, float limit, float weight, int n);
+    /* y += w[0] * row 0, then w[1] * row 1 ..: as n_rows calls of axpy. rows [n_rows][n]. */
+    void (*sum_rows)(float *y, const float *rows, const float *w, int n_rows, int n);
+    /* y = w[0] * x[0], then += w[i] * x[i]; y may be one of x. */
+    void (*combine)(float *y, const float *const *x, const float *w, int n_x, int n);
+    /* Small floats of kernels/kv times one scale per block of values. block and n: multiples of 8. */
+    void (*from_e4m3)(float *y, const uint8_t *code, const float *scale, int block, int n);
+    /* Two codes a byte, low half first. block and n: multiples of 16. */
+    void (*from_e2m1)(float *y, const uint8_t *code, const float *scale, int block, int n);
 } vec_ops;
 
 /* The best variant for this CPU, chosen once. */

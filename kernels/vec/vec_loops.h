@@ -9,8 +9,12 @@
 #include "kernels/vec/vec.h"
 
 typedef float f32x8 __attribute__((vector_size(32)));
+typedef float f32x4 __attribute__((vector_size(16)));
 typedef uint32_t u32x8 __attribute__((vector_size(32)));
 typedef uint16_t u16x8 __attribute__((vector_size(16)));
+
+/* Vectors are passed between inline functions of this file only. */
+#pragma GCC diagnostic ignored "-Wpsabi"
 
 #define LOAD8(v, p) memcpy(&(v), (p), 32)
 
@@ -22,11 +26,14 @@ typedef uint16_t u16x8 __attribute__((vector_size(16)));
         memcpy(&(v), &wide_, 32);                                                                  \
     } while (0)
 
-/* The fixed tree over sixteen lanes. */
+/* The fixed tree over sixteen lanes: lanes 8 apart, then 4, 2 and 1. */
 #define REDUCE(a, b, out)                                                                          \
     do {                                                                                           \
         f32x8 s_ = (a) + (b);                                                                      \
-        (out) = ((s_[0] + s_[4]) + (s_[2] + s_[6])) + ((s_[1] + s_[5]) + (s_[3] + s_[7]));         \
+        f32x4 t_ = __builtin_shufflevector(s_, s_, 0, 1, 2, 3) +                                   \
+                   __builtin_shufflevector(s_, s_, 4, 5, 6, 7);                                    \
+        t_ += __builtin_shufflevector(t_, t_, 2, 3, 0, 1);                                         \
+        (out) = t_[0] + t_[1];                                                                     \
     } while (0)
 
 static float loop_dot(const float *a, const float *b, int n) {
@@ -143,6 +150,8 @@ static float loop_max_abs(const float *x, int n) {
     return float_from_bits(most);
 }
 
+#include "kernels/vec/vec_math.h"
+
 const vec_ops VEC_OPS = {
     .name = VEC_NAME,
     .dot = loop_dot,
@@ -152,4 +161,11 @@ const vec_ops VEC_OPS = {
     .scale = loop_scale,
     .sum_squares = loop_sum_squares,
     .max_abs = loop_max_abs,
+    .exp_sum = loop_exp_sum,
+    .scale_max = loop_scale_max,
+    .swiglu = loop_swiglu,
+    .sum_rows = loop_sum_rows,
+    .combine = loop_combine,
+    .from_e4m3 = loop_from_e4m3,
+    .from_e2m1 = loop_from_e2m1,
 };

@@ -1,0 +1,202 @@
+/* The second half of vec_loops.h, included by it: exponentials, weighted sums of rows, decoding of
+ * small floats. Same rule: vector types only, every value by the same operations in the same order
+ * in every variant. */
+
+typedef int32_t s32x8 __attribute__((vector_size(32)));
+typedef uint8_t u8x8 __attribute__((vector_size(8)));
+
+static inline f32x8 all8(float v) {
+    return (f32x8){v, v, v, v, v, v, v, v};
+}
+
+/* a where mask is set (all bits), else b. */
+static inline f32x8 pick8(s32x8 mask, f32x8 a, f32x8 b) {
+    return (f32x8)((mask & (s32x8)a) | (~mask & (s32x8)b));
+}
+
+/* e^x: x = n ln 2 + r with |r| <= ln 2 / 2, e^r by a polynomial (interpolation of (e^r - 1 - r) / r^2
+ * at the Chebyshev points of that range, relative error 1e-8), 2^n in two factors so that the ends
+ * of the range come out right. */
+static inline f32x8 exp8(f32x8 x) {
+    const f32x8 round = all8(12582912.0f); /* 1.5 * 2^23: the sum's low bits are the integer */
+    x = pick8(x < all8(-104.0f), all8(-104.0f), x);
+    x = pick8(x > all8(89.0f), all8(89.0f), x);
+    f32x8 t = x * all8(0x1.715476p+0f);
+    t = t + round;
+    s32x8 n = (s32x8)t - 0x4B400000;
+    t = t - round;
+    f32x8 r = x - t * all8(0x1.62p-1f);
+    r = r - t * all8(0x1.c85fep-10f);
+    f32x8 p = r * all8(0x1.6d113cp-10f) + all8(0x1.120ba2p-7f);
+    p = p * r + all8(0x1.55551ap-5f);
+    p = p * r + all8(0x1.5554dcp-3f);
+    p = p * r + all8(0.5f);
+    f32x8 y = (p * (r * r) + r) + all8(1.0f);
+    s32x8 half = n >> 1;
+    f32x8 low = (f32x8)((half + 127) << 23), high = (f32x8)((n - half + 127) << 23);
+    return y * low * high;
+}
+
+/* Sixteen values at p, or the n there are with `rest` behind them. */
+static inline void load_tail(float tail[16], const float *p, int n, float rest) {
+    for (int i = 0; i < 16; i++) {
+        tail[i] = i < n ? p[i] : rest;
+    }
+}
+
+static float loop_exp_sum(float *x, float most, int n) {
+    f32x8 s0 = all8(0.0f), s1 = s0, m = all8(most), v;
+    int i = 0;
+    for (; i + 16 <= n; i += 16) {
+        LOAD8(v, x + i);
+        v = exp8(v - m);
+        s0 += v;
+        memcpy(x + i, &v, 32);
+        LOAD8(v, x + i + 8);
+        v = exp8(v - m);
+        s1 += v;
+        memcpy(x + i + 8, &v, 32);
+    }
+    if (i < n) {
+        float tail[16];
+        load_tail(tail, x + i, n - i, -INFINITY);
+        LOAD8(v, tail);
+        v = exp8(v - m);
+        s0 += v;
+        memcpy(tail, &v, 32);
+        LOAD8(v, tail + 8);
+        v = exp8(v - m);
+        s1 += v;
+        memcpy(tail + 8, &v, 32);
+        memcpy(x + i, tail, (size_t)(n - i) * sizeof(float));
+    }
+    float sum;
+    REDUCE(s0, s1, sum);
+    return sum;
+}
+
+static float loop_scale_max(float *x, float scale, float floor, int n) {
+    f32x8 best = all8(floor), factor = all8(scale), v;
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        LOAD8(v, x + i);
+        v = v * factor;
+        memcpy(x + i, &v, 32);
+        best = pick8(v > best, v, best);
+    }
+    float most = floor;
+    for (int l = 0; l < 8; l++) {
+        most = best[l] > most ? best[l] : most;
+    }
+    for (; i < n; i++) {
+        x[i] = x[i] * scale;
+        most = x[i] > most ? x[i] : most;
+    }
+    return most;
+}
+
+static void loop_swiglu(float *gate, const float *up, float limit, float weight, int n) {
+    const f32x8 top = all8(limit), bottom = all8(-limit), one = all8(1.0f), factor = all8(weight);
+    for (int i = 0; i < n; i += 8) {
+        f32x8 g = all8(0.0f), u = g;
+        size_t bytes = n - i >= 8 ? 32 : (size_t)(n - i) * sizeof(float);
+        memcpy(&g, gate + i, bytes);
+        memcpy(&u, up + i, bytes);
+        g = pick8(g > top, top, g);
+        u = pick8(u > top, top, pick8(u < bottom, bottom, u));
+        g = factor * (g / (one + exp8(-g)) * u);
+        memcpy(gate + i, &g, bytes);
+    }
+}
+
+static void loop_sum_rows(float *y, const float *rows, const float *w, int n_rows, int n) {
+    int c = 0;
+    for (; c + 32 <= n; c += 32) {
+        f32x8 a, b, d, e, p;
+        LOAD8(a, y + c);
+        LOAD8(b, y + c + 8);
+        LOAD8(d, y + c + 16);
+        LOAD8(e, y + c + 24);
+        const float *row = rows + c;
+        for (int i = 0; i < n_rows; i++, row += n) {
+            LOAD8(p, row);
+            a += p * w[i];
+            LOAD8(p, row + 8);
+            b += p * w[i];
+            LOAD8(p, row + 16);
+            d += p * w[i];
+            LOAD8(p, row + 24);
+            e += p * w[i];
+        }
+        memcpy(y + c, &a, 32);
+        memcpy(y + c + 8, &b, 32);
+        memcpy(y + c + 16, &d, 32);
+        memcpy(y + c + 24, &e, 32);
+    }
+    for (; c < n; c++) {
+        for (int i = 0; i < n_rows; i++) {
+            y[c] += rows[(size_t)i * (size_t)n + (size_t)c] * w[i];
+        }
+    }
+}
+
+static void loop_combine(float *y, const float *const *x, const float *w, int n_x, int n) {
+    int c = 0;
+    for (; c + 8 <= n; c += 8) {
+        f32x8 s, p;
+        LOAD8(s, x[0] + c);
+        s *= w[0];
+        for (int i = 1; i < n_x; i++) {
+            LOAD8(p, x[i] + c);
+            s += p * w[i];
+        }
+        memcpy(y + c, &s, 32);
+    }
+    for (; c < n; c++) {
+        float s = x[0][c] * w[0];
+        for (int i = 1; i < n_x; i++) {
+            s += x[i][c] * w[i];
+        }
+        y[c] = s;
+    }
+}
+
+/* E4M3 codes, one scale per block values (a multiple of 8). */
+static void loop_from_e4m3(float *y, const uint8_t *code, const float *scale, int block, int n) {
+    for (int i = 0; i < n; i += 8) {
+        u8x8 bytes;
+        memcpy(&bytes, code + i, 8);
+        s32x8 c = __builtin_convertvector(bytes, s32x8), size = c & 0x7f;
+        f32x8 normal = (f32x8)((size << 20) + (120 << 23));
+        f32x8 small = __builtin_convertvector(size, f32x8) * all8(0x1p-9f);
+        f32x8 v = pick8(size < 8, small, normal);
+        s32x8 is_nan = size == 0x7f;
+        v = (f32x8)((s32x8)v | (is_nan & 0x7fc00000) | ((c & 0x80) << 24));
+        v = v * all8(scale[i / block]);
+        memcpy(y + i, &v, 32);
+    }
+}
+
+/* The values of eight E2M1 codes: 0 0.5 1 1.5 2 3 4 6 and a sign. */
+static inline f32x8 from_e2m1(s32x8 c) {
+    s32x8 size = c & 7;
+    f32x8 normal = (f32x8)((size << 22) + (126 << 23));
+    f32x8 small = __builtin_convertvector(size, f32x8) * all8(0.5f);
+    f32x8 v = pick8(size < 2, small, normal);
+    return (f32x8)((s32x8)v | ((c & 8) << 28));
+}
+
+/* Pairs of E2M1 codes, first value in the low half, one scale per block values (a multiple of 16). */
+static void loop_from_e2m1(float *y, const uint8_t *code, const float *scale, int block, int n) {
+    for (int i = 0; i < n; i += 16) {
+        u8x8 bytes;
+        memcpy(&bytes, code + i / 2, 8);
+        s32x8 c = __builtin_convertvector(bytes, s32x8);
+        f32x8 factor = all8(scale[i / block]);
+        f32x8 even = from_e2m1(c & 15) * factor, odd = from_e2m1(c >> 4) * factor;
+        f32x8 first = __builtin_shufflevector(even, odd, 0, 8, 1, 9, 2, 10, 3, 11);
+        f32x8 second = __builtin_shufflevector(even, odd, 4, 12, 5, 13, 6, 14, 7, 15);
+        memcpy(y + i, &first, 32);
+        memcpy(y + i + 8, &second, 32);
+    }
+}
