@@ -152,6 +152,9 @@ static void cut_template(cutter *c, size_t from, size_t to) {
 static int encode_joined(
     cutter *c, const text_span *spans, size_t n, size_t total, err *e) {
     size_t at = 0;
+    if (total >= PIECE_CACHE_FROM_BYTES) {
+        c->enc.pieces = mem_array(PIECE_SLOTS, sizeof *c->enc.pieces);
+    }
     for (size_t i = 0; i < n && c->enc.rc == OK;) {
         size_t from = at;
         bool is_template = spans[i].is_template;
@@ -160,6 +163,7 @@ static int encode_joined(
     }
     encoder_text(&c->enc, c->text + c->done, total - c->done);
     mem_free(c->enc.work);
+    mem_free(c->enc.pieces);
     int rc = c->enc.rc;
     if (rc == ERR_MEMORY) return err_set(e, rc, "no memory to tokenize %zu bytes", total);
     if (rc != OK) return err_set(e, rc, "a split pattern of the tokenizer is too costly here");

@@ -75,6 +75,9 @@ struct tokenizer {
     merge_slot *merges;
     size_t merge_mask;
     uint32_t n_merges;
+    /* Every merge comes after the merges that make its two parts (so it is in trained files): then
+     * a merge never brings up a pair of lower rank, and all places of one rank go together. */
+    bool is_ordered;
     /* Is the token what its own bytes merge to? 0 not known yet, 1 yes, 2 no. Written by any
      * encoding thread; every writer writes the same value. */
     _Atomic uint8_t *whole;
@@ -87,23 +90,44 @@ struct tokenizer {
     bool is_deepseek; /* the stages are NUMBER3, CJK, WORDS, isolated: one fused scan */
 };
 
+/* Pieces of a text repeat, and the vocabulary is far larger than the fast caches: the ids of recent
+ * short pieces are kept here, one per slot. */
+#define PIECE_MAX_BYTES 16
+#define PIECE_MAX_IDS 5
+#define PIECE_SLOTS 1024
+#define PIECE_CACHE_FROM_BYTES 1024 /* shorter texts do without */
+typedef struct piece_slot {
+    uint64_t low, high; /* the bytes, zero-padded */
+    uint16_t len;       /* 0: empty */
+    uint16_t n;
+    int32_t ids[PIECE_MAX_IDS];
+} piece_slot;
+
 /* State of one encoding call. Owned by that call. */
 typedef struct encoder {
     const tokenizer *t;
     token_list *out;
     int rc;
+    piece_slot *pieces; /* [PIECE_SLOTS], or NULL */
     /* work space for long pieces, grown on demand */
     void *work;
     size_t work_bytes;
 } encoder;
 
 uint32_t vocab_hash(const char *bytes, size_t len);
+#define TOKENIZER_NO_RANK 0xFFFFFFFFu
 const merge_slot *tokenizer_merge(const tokenizer *t, int32_t left, int32_t right);
+static inline uint32_t tokenizer_rank(const tokenizer *t, int32_t left, int32_t right) {
+    const merge_slot *m = tokenizer_merge(t, left, right);
+    return m != NULL ? m->rank : TOKENIZER_NO_RANK;
+}
 /* Longest added token that begins at p and ends by end: its id and length, or -1. */
 int32_t tokenizer_match_added(const tokenizer *t, const char *p, const char *end, size_t *len);
 
 /* Appends the ids of one piece (bpe.c). */
 void encoder_piece(encoder *enc, const char *p, size_t len);
+/* The same for a piece of at least two bytes and any length (bpe_long.c). */
+void encoder_long_piece(encoder *enc, const char *p, size_t len);
 /* Splits [p, p+len) by the stages and encodes every piece (pretok.c). */
 void encoder_text(encoder *enc, const char *p, size_t len);
 

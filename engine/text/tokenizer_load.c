@@ -236,6 +236,24 @@ static int load_merges(tokenizer *t, const json *merges, err *e) {
     return rc;
 }
 
+/* Is every merge later than all merges that make its parts? */
+static bool merges_are_ordered(const tokenizer *t) {
+    uint32_t *made = mem_array((size_t)t->n_tokens, sizeof *made); /* rank + 1, 0: by none */
+    bool is_ordered = true;
+    for (size_t i = 0; i <= t->merge_mask; i++) {
+        const merge_slot *m = &t->merges[i];
+        if (m->left < 0) continue;
+        if (m->rank + 1 > made[m->id]) made[m->id] = m->rank + 1; /* the last one */
+    }
+    for (size_t i = 0; i <= t->merge_mask && is_ordered; i++) {
+        const merge_slot *m = &t->merges[i];
+        if (m->left < 0) continue;
+        is_ordered = m->rank + 1 > made[m->left] && m->rank + 1 > made[m->right];
+    }
+    mem_free(made);
+    return is_ordered;
+}
+
 /* --- added tokens --- */
 
 static int32_t trie_child(tokenizer *t, int32_t node, uint8_t byte) {
@@ -328,6 +346,7 @@ static int load_all(tokenizer *t, const json *root, err *e) {
     t->ignores_merges = json_is_true(json_get(model, "ignore_merges"));
     rc = load_vocab(t, vocab, e);
     if (rc == OK) rc = load_merges(t, json_get(model, "merges"), e);
+    t->is_ordered = rc == OK && merges_are_ordered(t);
     if (rc == OK) rc = load_added(t, added, e);
     return rc == OK ? check_skipped(t, vocab, e) : rc;
 }
