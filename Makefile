@@ -237,7 +237,7 @@ $(foreach t,$(TEST_SRC) $(BENCH_SRC),$(eval $(call test_rule,$t)))
 $(foreach t,$(FUZZ_SRC),$(eval $(call test_rule,$t,,-fsanitize=fuzzer)))
 $(foreach t,$(GPU_SRC),$(eval $(call test_rule,$t,$(GPU_SHARED_OBJ) $(CUDA_ARCHIVE) $(ENGINE_ARCHIVES),$$(CUDA_LIBS))))
 
-RUNNER = TEST_TIMEOUT=$(TEST_TIMEOUT) TEST_JOBS=$(TEST_JOBS) OUT=$(OUT) GOLDEN_DIR='$(GOLDEN_DIR)' \
+RUNNER = TANDEM_SOURCE_DIR='$(CURDIR)' TEST_TIMEOUT=$(TEST_TIMEOUT) TEST_JOBS=$(TEST_JOBS) OUT=$(OUT) GOLDEN_DIR='$(GOLDEN_DIR)' \
 	CASES_DIR='$(CASES_DIR)' DEMO_WEIGHTS='$(DEMO_WEIGHTS)' tests/harness/run
 bins_in = $(filter $(addprefix $(OUT)/tests/,$(addsuffix /%,$1)),$(TEST_BIN))
 scripts_in = $(foreach d,$1,$(wildcard tests/$d/test_*.sh))

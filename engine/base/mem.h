@@ -6,17 +6,17 @@
 #include <stddef.h>
 
 /* n zeroed bytes; n 0 gives a unique pointer. Freed with mem_free. */
-void *mem_alloc(size_t n);
+void *mem_alloc(size_t n) __attribute__((returns_nonnull));
 /* n zeroed elements of size bytes; an overflow of the product ends the process. */
-void *mem_array(size_t n, size_t size);
+void *mem_array(size_t n, size_t size) __attribute__((returns_nonnull));
 /* Grows or shrinks; new bytes are not zeroed. */
-void *mem_realloc(void *p, size_t n);
+void *mem_realloc(void *p, size_t n) __attribute__((returns_nonnull));
 /* Frees memory of this header except mem_aligned; NULL is fine. */
 void mem_free(void *p);
-char *mem_strdup(const char *s);
+char *mem_strdup(const char *s) __attribute__((returns_nonnull));
 /* At most n bytes of s, always terminated. */
-char *mem_strndup(const char *s, size_t n);
-void *mem_dup(const void *p, size_t n);
+char *mem_strndup(const char *s, size_t n) __attribute__((returns_nonnull));
+void *mem_dup(const void *p, size_t n) __attribute__((returns_nonnull));
 /* Zeroed, or NULL when there is no memory: for sizes that come from outside. */
 void *mem_try_alloc(size_t n);
 /* Zeroed and aligned (align a power of two, at least sizeof(void *)), or NULL. */
