@@ -36,9 +36,10 @@ typedef struct vec_ops {
     void (*sum_rows)(float *y, const float *rows, const float *w, int n_rows, int n);
     /* y = w[0] * x[0], then += w[i] * x[i]; y may be one of x. */
     void (*combine)(float *y, const float *const *x, const float *w, int n_x, int n);
-    /* Small floats of kernels/kv times one scale per block of values. block and n: multiples of 8. */
+    /* Small floats of kernels/kv times one scale per block of values. block: a multiple of
+     * 8, n: of block. */
     void (*from_e4m3)(float *y, const uint8_t *code, const float *scale, int block, int n);
-    /* Two codes a byte, low half first. block and n: multiples of 16. */
+    /* Two codes a byte, low half first. block: a multiple of 16, n: of block. */
     void (*from_e2m1)(float *y, const uint8_t *code, const float *scale, int block, int n);
 } vec_ops;
 

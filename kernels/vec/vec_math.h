@@ -3,7 +3,8 @@
  * in every variant. */
 
 typedef int32_t s32x8 __attribute__((vector_size(32)));
-typedef uint8_t u8x8 __attribute__((vector_size(8)));
+typedef uint64_t u64x2 __attribute__((vector_size(16)));
+typedef uint8_t u8x16 __attribute__((vector_size(16)));
 
 static inline f32x8 all8(float v) {
     return (f32x8){v, v, v, v, v, v, v, v};
@@ -95,18 +96,33 @@ static float loop_scale_max(float *x, float scale, float floor, int n) {
     return most;
 }
 
+static inline f32x8 swiglu8(f32x8 g, f32x8 u, float limit, float weight) {
+    const f32x8 top = all8(limit), bottom = all8(-limit);
+    g = pick8(g > top, top, g);
+    u = pick8(u > top, top, pick8(u < bottom, bottom, u));
+    return all8(weight) * (g / (all8(1.0f) + exp8(-g)) * u);
+}
+
 static void loop_swiglu(float *gate, const float *up, float limit, float weight, int n) {
-    const f32x8 top = all8(limit), bottom = all8(-limit), one = all8(1.0f), factor = all8(weight);
-    for (int i = 0; i < n; i += 8) {
-        f32x8 g = all8(0.0f), u = g;
-        size_t bytes = n - i >= 8 ? 32 : (size_t)(n - i) * sizeof(float);
-        memcpy(&g, gate + i, bytes);
-        memcpy(&u, up + i, bytes);
-        g = pick8(g > top, top, g);
-        u = pick8(u > top, top, pick8(u < bottom, bottom, u));
-        g = factor * (g / (one + exp8(-g)) * u);
-        memcpy(gate + i, &g, bytes);
+    f32x8 g, u;
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        LOAD8(g, gate + i);
+        LOAD8(u, up + i);
+        g = swiglu8(g, u, limit, weight);
+        memcpy(gate + i, &g, 32);
     }
+    if (i == n) {
+        return;
+    }
+    float tail[2][16];
+    load_tail(tail[0], gate + i, n - i, 0.0f);
+    load_tail(tail[1], up + i, n - i, 0.0f);
+    LOAD8(g, tail[0]);
+    LOAD8(u, tail[1]);
+    g = swiglu8(g, u, limit, weight);
+    memcpy(tail[0], &g, 32);
+    memcpy(gate + i, tail[0], (size_t)(n - i) * sizeof(float));
 }
 
 static void loop_sum_rows(float *y, const float *rows, const float *w, int n_rows, int n) {
@@ -161,19 +177,31 @@ static void loop_combine(float *y, const float *const *x, const float *w, int n_
     }
 }
 
+/* Eight bytes to eight integers, over 16 bits: the compilers convert from bytes one by one. */
+static inline s32x8 widen8(const uint8_t *p) {
+    uint64_t eight;
+    memcpy(&eight, p, 8);
+    u8x16 bytes = (u8x16)(u64x2){eight, 0}, none = {0};
+    u8x16 pairs = __builtin_shufflevector(
+        bytes, none, 0, 16, 1, 16, 2, 16, 3, 16, 4, 16, 5, 16, 6, 16, 7, 16);
+    u16x8 half = (u16x8)pairs;
+    return (s32x8) __builtin_convertvector(half, u32x8);
+}
+
 /* E4M3 codes, one scale per block values (a multiple of 8). */
 static void loop_from_e4m3(float *y, const uint8_t *code, const float *scale, int block, int n) {
-    for (int i = 0; i < n; i += 8) {
-        u8x8 bytes;
-        memcpy(&bytes, code + i, 8);
-        s32x8 c = __builtin_convertvector(bytes, s32x8), size = c & 0x7f;
-        f32x8 normal = (f32x8)((size << 20) + (120 << 23));
-        f32x8 small = __builtin_convertvector(size, f32x8) * all8(0x1p-9f);
-        f32x8 v = pick8(size < 8, small, normal);
-        s32x8 is_nan = size == 0x7f;
-        v = (f32x8)((s32x8)v | (is_nan & 0x7fc00000) | ((c & 0x80) << 24));
-        v = v * all8(scale[i / block]);
-        memcpy(y + i, &v, 32);
+    for (; n > 0; n -= block, scale++) {
+        const f32x8 factor = all8(*scale);
+        for (int i = 0; i < block; i += 8, code += 8, y += 8) {
+            s32x8 c = widen8(code), size = c & 0x7f;
+            f32x8 normal = (f32x8)((size << 20) + (120 << 23));
+            f32x8 small = __builtin_convertvector(size, f32x8) * all8(0x1p-9f);
+            f32x8 v = pick8(size < 8, small, normal);
+            s32x8 is_nan = size == 0x7f;
+            v = (f32x8)((s32x8)v | (is_nan & 0x7fc00000) | ((c & 0x80) << 24));
+            v = v * factor;
+            memcpy(y, &v, 32);
+        }
     }
 }
 
@@ -188,15 +216,15 @@ static inline f32x8 from_e2m1(s32x8 c) {
 
 /* Pairs of E2M1 codes, first value in the low half, one scale per block values (a multiple of 16). */
 static void loop_from_e2m1(float *y, const uint8_t *code, const float *scale, int block, int n) {
-    for (int i = 0; i < n; i += 16) {
-        u8x8 bytes;
-        memcpy(&bytes, code + i / 2, 8);
-        s32x8 c = __builtin_convertvector(bytes, s32x8);
-        f32x8 factor = all8(scale[i / block]);
-        f32x8 even = from_e2m1(c & 15) * factor, odd = from_e2m1(c >> 4) * factor;
-        f32x8 first = __builtin_shufflevector(even, odd, 0, 8, 1, 9, 2, 10, 3, 11);
-        f32x8 second = __builtin_shufflevector(even, odd, 4, 12, 5, 13, 6, 14, 7, 15);
-        memcpy(y + i, &first, 32);
-        memcpy(y + i + 8, &second, 32);
+    for (; n > 0; n -= block, scale++) {
+        const f32x8 factor = all8(*scale);
+        for (int i = 0; i < block; i += 16, code += 8, y += 16) {
+            s32x8 c = widen8(code);
+            f32x8 even = from_e2m1(c & 15) * factor, odd = from_e2m1(c >> 4) * factor;
+            f32x8 first = __builtin_shufflevector(even, odd, 0, 8, 1, 9, 2, 10, 3, 11);
+            f32x8 second = __builtin_shufflevector(even, odd, 4, 12, 5, 13, 6, 14, 7, 15);
+            memcpy(y, &first, 32);
+            memcpy(y + 8, &second, 32);
+        }
     }
 }
