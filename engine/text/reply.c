@@ -90,13 +90,9 @@ static bool all_blank(const char *p, size_t n) {
     return true;
 }
 
-/* How many bytes before the end of p[0..n) belong to what follows, if that is markup. */
-static size_t held_before(const reply_parser *p, const char *b, size_t n) {
-    bool is_lead = p->state == REPLY_CONTENT && !p->has_content && n <= LEAD_MAX;
-    if (is_lead && all_blank(b, n)) return n;
-    size_t newlines = 0;
-    while (newlines < 2 && newlines < n && b[n - 1 - newlines] == '\n') newlines++;
-    return newlines;
+/* Nothing but white space in the content so far, b[0..n) included? */
+static bool is_lead(const reply_parser *p, const char *b, size_t n) {
+    return p->state == REPLY_CONTENT && !p->has_content && n <= LEAD_MAX && all_blank(b, n);
 }
 
 static size_t newlines_before(const char *b, size_t n) {
@@ -105,9 +101,16 @@ static size_t newlines_before(const char *b, size_t n) {
     return newlines;
 }
 
-static tag_kind text_tag(const reply_parser *p, const char *b, size_t n, size_t *len) {
+/* How many bytes before the end of b[0..n) belong to what follows, if that is markup. */
+static size_t held_before(const reply_parser *p, const char *b, size_t n) {
+    return is_lead(p, b, n) ? n : newlines_before(b, n);
+}
+
+/* is_first: nothing came before it. In reasoning only then is <think> markup. */
+static tag_kind text_tag(
+    const reply_parser *p, const char *b, size_t n, bool is_first, size_t *len) {
     tag_kind think = reply_think_tag(b, n, len);
-    if (p->state == REPLY_REASONING && !p->at_start) {
+    if (p->state == REPLY_REASONING && !is_first) {
         if (think == TAG_THINK_OPEN) return TAG_NONE;
         if (think == TAG_PARTIAL && n > 1 && b[1] != '/') return TAG_NONE;
     }
@@ -120,8 +123,7 @@ static tag_kind text_tag(const reply_parser *p, const char *b, size_t n, size_t 
 /* <think> or </think> after k bytes of text. */
 static int think_tag(reply_parser *p, tag_kind kind, size_t k, size_t len) {
     const char *b = p->in.data + p->head;
-    if (p->state == REPLY_CONTENT && kind == TAG_THINK_OPEN && !p->has_content &&
-        all_blank(b, k)) {
+    if (p->state == REPLY_CONTENT && kind == TAG_THINK_OPEN && is_lead(p, b, k)) {
         p->head += k + len;
         p->state = REPLY_REASONING;
         return OK;
@@ -158,7 +160,8 @@ static int parse_text(reply_parser *p) {
         const char *b = p->in.data + p->head;
         const char *lt = memchr(b, '<', n);
         size_t k = lt != NULL ? (size_t)(lt - b) : n;
-        tag_kind kind = lt != NULL ? text_tag(p, lt, n - k, &len) : TAG_PARTIAL;
+        tag_kind kind = lt != NULL ? text_tag(p, lt, n - k, p->at_start && k == 0, &len)
+                                   : TAG_PARTIAL;
         if (kind == TAG_PARTIAL) {
             rc = take_text(p, k - held_before(p, b, k));
             break;
