@@ -44,8 +44,6 @@ int api_open(const api_options *options, int listen_fd, api **out, err *e) {
     a->options = *options;
     if (a->options.keep_alive_ms <= 0) a->options.keep_alive_ms = KEEP_ALIVE_MS_DEFAULT;
     if (a->options.max_body_bytes == 0) a->options.max_body_bytes = API_BODY_MAX_BYTES;
-    a->controls = tokenizer_controls(options->tokenizer);
-    a->n_base = tokenizer_size(options->tokenizer);
     a->started_ms = clock_wall_ms();
     snprintf(a->fingerprint, sizeof a->fingerprint, "fp_%.40s", options->build);
     pthread_mutex_init(&a->endpoint_lock, NULL);
@@ -58,8 +56,23 @@ int api_open(const api_options *options, int listen_fd, api **out, err *e) {
         *out = NULL;
         return ERR_IO;
     }
+    if (options->run != NULL) {
+        api_engine engine = {options->run, options->tokenizer, options->max_context, options->n_slots};
+        api_attach(a, &engine);
+    }
     *out = a;
     return OK;
+}
+
+void api_attach(api *a, const api_engine *engine) {
+    CHECK(!atomic_load(&a->is_loaded));
+    a->options.run = engine->run;
+    a->options.tokenizer = engine->tokenizer;
+    a->options.max_context = engine->max_context;
+    a->options.n_slots = engine->n_slots;
+    a->controls = tokenizer_controls(engine->tokenizer);
+    a->n_base = tokenizer_size(engine->tokenizer);
+    atomic_store(&a->is_loaded, 1);
 }
 
 /* A listening socket on a loopback address; fills *port with the real one. */

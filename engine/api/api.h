@@ -26,8 +26,8 @@ typedef struct api_pieces {
 } api_pieces;
 
 typedef struct api_options {
-    run *run;                   /* borrowed */
-    const tokenizer *tokenizer; /* borrowed */
+    run *run;                   /* borrowed; NULL: the model is still loading, see api_attach */
+    const tokenizer *tokenizer; /* borrowed; may be NULL while loading */
     const api_pieces *pieces;   /* NULL: none; borrowed */
     const char *model_id;       /* served name */
     const char *model_dir;
@@ -47,6 +47,14 @@ typedef struct api_options {
 
 /* Starts serving on a listening Unix socket (taken). */
 int api_open(const api_options *options, int listen_fd, api **out, err *e);
+/* The model is there: the server leaves the loading state. Once, when it was opened without a run. */
+typedef struct api_engine {
+    run *run;                   /* borrowed until api_close */
+    const tokenizer *tokenizer; /* borrowed */
+    int64_t max_context;
+    int32_t n_slots;
+} api_engine;
+void api_attach(api *a, const api_engine *engine);
 /* Switches the TCP endpoint on (address must be a loopback address; port 0 picks one) or off. */
 int api_endpoint(api *a, bool is_on, const char *address, int port, err *e);
 /* Port of the endpoint, 0 while it is off. */

@@ -16,6 +16,7 @@ struct api {
     int32_t n_base; /* size of the tokenizer */
     char fingerprint[48];
     uint64_t started_ms; /* wall clock */
+    _Atomic int is_loaded; /* before: run, tokenizer and what depends on them are not there */
     _Atomic int is_closing;
     void *local_daemon; /* the library's server on the Unix socket */
     pthread_mutex_t endpoint_lock;
@@ -58,6 +59,10 @@ void route_shutdown(http_request *q);
 void route_endpoint(http_request *q);
 
 const char *api_state_name(int state);
+/* run_stats_get, or all zero with unknown rates while the model is loading. */
+void api_stats(api *a, run_stats *out);
+/* "loading" or api_state_name. */
+const char *api_state(api *a, const run_stats *s);
 
 /* server.c */
 void *server_start(api *a, int listen_fd, bool is_local, err *e);

@@ -85,19 +85,38 @@ const char *api_state_name(int state) {
     }
 }
 
+void api_stats(api *a, run_stats *out) {
+    if (atomic_load(&a->is_loaded)) {
+        run_stats_get(a->options.run, out);
+        return;
+    }
+    *out = (run_stats){.tokens_per_s_minute = -1.0, .tokens_per_s_now = -1.0,
+        .prefill_per_s_now = -1.0, .step_ms = -1.0, .step_ms_p95 = -1.0};
+}
+
+const char *api_state(api *a, const run_stats *s) {
+    return atomic_load(&a->is_loaded) ? api_state_name(s->state) : "loading";
+}
+
+static const char *not_ready_reason(api *a, const run_stats *s) {
+    if (!atomic_load(&a->is_loaded)) return "the model is being loaded";
+    if (s->state == RUN_STATE_STALLED) return "a step is overdue";
+    return s->state == RUN_STATE_DRAINING ? "the server is shutting down" : s->failure.msg;
+}
+
 void route_ready(http_request *q) {
     run_stats s;
     buf body = BUF_INIT;
     json_w w;
-    run_stats_get(q->api->options.run, &s);
-    bool is_ready = s.state == RUN_STATE_READY;
+    bool is_loaded = atomic_load(&q->api->is_loaded) != 0;
+    api_stats(q->api, &s);
+    bool is_ready = is_loaded && s.state == RUN_STATE_READY;
+    bool is_peer = s.state == RUN_STATE_FAILED && s.failure.code == ERR_PEER;
     json_w_begin(&w, &body);
     json_w_object(&w);
-    json_w_kstr(&w, "status", s.state == RUN_STATE_FAILED && s.failure.code == ERR_PEER
-            ? "peer_lost" : api_state_name(s.state));
+    json_w_kstr(&w, "status", is_peer ? "peer_lost" : api_state(q->api, &s));
     if (!is_ready) {
-        json_w_kstr(&w, "reason", s.state == RUN_STATE_STALLED ? "a step is overdue"
-                : s.state == RUN_STATE_DRAINING ? "the server is shutting down" : s.failure.msg);
+        json_w_kstr(&w, "reason", not_ready_reason(q->api, &s));
     }
     json_w_close(&w);
     json_w_end(&w);

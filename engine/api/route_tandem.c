@@ -24,13 +24,24 @@ static void put_known(json_w *w, const char *key, double value, int decimals) {
     }
 }
 
-static void put_model(const api *a, json_w *w) {
+static void put_model(api *a, json_w *w) {
+    bool is_loaded = atomic_load(&a->is_loaded) != 0;
     json_w_key(w, "model");
     json_w_object(w);
     json_w_kstr(w, "id", a->options.model_id);
     json_w_kstr(w, "dir", a->options.model_dir);
-    json_w_ki64(w, "vocab", a->n_base);
-    json_w_ki64(w, "context", a->options.max_context);
+    json_w_key(w, "vocab");
+    if (is_loaded) {
+        json_w_i64(w, a->n_base);
+    } else {
+        json_w_null(w);
+    }
+    json_w_key(w, "context");
+    if (is_loaded) {
+        json_w_i64(w, a->options.max_context);
+    } else {
+        json_w_null(w);
+    }
     json_w_kbool(w, "demo", a->options.is_demo);
     json_w_close(w);
 }
@@ -82,14 +93,14 @@ void route_state(http_request *q) {
     run_stats s;
     buf body = BUF_INIT;
     json_w w;
-    run_stats_get(a->options.run, &s);
+    api_stats(a, &s);
     json_w_begin(&w, &body);
     json_w_object(&w);
     json_w_kstr(&w, "version", TANDEM_VERSION);
     json_w_kstr(&w, "build", a->options.build);
     json_w_ki64(&w, "pid", process_id());
     put_model(a, &w);
-    json_w_kstr(&w, "state", api_state_name(s.state));
+    json_w_kstr(&w, "state", api_state(a, &s));
     json_w_kstr(&w, "reason", s.state == RUN_STATE_FAILED ? s.failure.msg : NULL);
     json_w_ku64(&w, "started_ms", a->started_ms);
     put_endpoint(a, &w);
@@ -101,7 +112,9 @@ void route_state(http_request *q) {
     json_w_close(&w);
     json_w_key(&w, "requests");
     json_w_array(&w);
-    run_each(a->options.run, put_request, &w);
+    if (atomic_load(&a->is_loaded)) {
+        run_each(a->options.run, put_request, &w);
+    }
     json_w_close(&w);
     json_w_close(&w);
     json_w_end(&w);

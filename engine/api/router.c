@@ -4,29 +4,32 @@
 #include "engine/api/api_internal.h"
 #include "engine/base/str.h"
 
+#define LOADING_RETRY_S 1
+
 typedef struct route {
     const char *path; /* without /v1; a final * matches one more part */
     const char *method;
     void (*run)(http_request *q);
     bool is_local_only;
+    bool works_loading; /* does not need the model */
 } route;
 
 static const route routes[] = {
-    {"/chat/completions", "POST", route_chat, false},
-    {"/models", "GET", route_models, false},
-    {"/models/*", "GET", route_model, false},
-    {"/health", "GET", route_health, false},
-    {"/ready", "GET", route_ready, false},
-    {"/version", "GET", route_version, false},
-    {"/props", "GET", route_props, false},
-    {"/metrics", "GET", route_metrics, false},
-    {"/tokenize", "POST", route_tokenize, false},
-    {"/detokenize", "POST", route_detokenize, false},
-    {"/tandem/v1/state", "GET", route_state, true},
-    {"/tandem/v1/stats", "GET", route_stats, true},
-    {"/tandem/v1/cancel", "POST", route_cancel, true},
-    {"/tandem/v1/shutdown", "POST", route_shutdown, true},
-    {"/tandem/v1/endpoint", "POST", route_endpoint, true},
+    {"/chat/completions", "POST", route_chat, false, false},
+    {"/models", "GET", route_models, false, false},
+    {"/models/*", "GET", route_model, false, false},
+    {"/health", "GET", route_health, false, true},
+    {"/ready", "GET", route_ready, false, true},
+    {"/version", "GET", route_version, false, true},
+    {"/props", "GET", route_props, false, false},
+    {"/metrics", "GET", route_metrics, false, false},
+    {"/tokenize", "POST", route_tokenize, false, false},
+    {"/detokenize", "POST", route_detokenize, false, false},
+    {"/tandem/v1/state", "GET", route_state, true, true},
+    {"/tandem/v1/stats", "GET", route_stats, true, false},
+    {"/tandem/v1/cancel", "POST", route_cancel, true, false},
+    {"/tandem/v1/shutdown", "POST", route_shutdown, true, true},
+    {"/tandem/v1/endpoint", "POST", route_endpoint, true, true},
 };
 enum { N_ROUTES = sizeof routes / sizeof routes[0] };
 
@@ -41,6 +44,13 @@ static bool method_matches(const char *wanted, const char *method) {
     return strcmp(wanted, method) == 0 || (strcmp(wanted, "GET") == 0 && strcmp(method, "HEAD") == 0);
 }
 
+static void fail_loading(http_request *q) {
+    api_error e;
+    api_set(&e, 503, "server_error", "loading", "the model is being loaded; try again shortly");
+    e.retry_after_s = LOADING_RETRY_S;
+    http_fail(q, &e);
+}
+
 void api_dispatch(http_request *q) {
     const route *near_miss = NULL;
     api_error e;
@@ -49,7 +59,11 @@ void api_dispatch(http_request *q) {
         if (!path_matches(r->path, q->path) || (r->is_local_only && !q->is_local)) continue;
         if (method_matches(r->method, q->method)) {
             q->route = r->path;
-            r->run(q);
+            if (r->works_loading || atomic_load(&q->api->is_loaded)) {
+                r->run(q);
+            } else {
+                fail_loading(q);
+            }
             return;
         }
         near_miss = r;

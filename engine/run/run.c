@@ -34,6 +34,7 @@ static void fill_options(run *r, const run_options *options) {
     if (r->options.queue_cap <= 0) r->options.queue_cap = QUEUE_CAP_DEFAULT;
     if (r->options.gap_ms <= 0) r->options.gap_ms = GAP_MS_DEFAULT;
     if (r->options.step_limit_ms == 0) r->options.step_limit_ms = STEP_LIMIT_MS_DEFAULT;
+    r->guard.reserve_bytes = options->reserve_bytes;
     r->source = options->source;
     r->info = options->source->info;
 }
@@ -194,6 +195,13 @@ int run_submit(run *r, const run_request *q, ticket **out, err *e) {
         return err_set(e, ERR_DEVICE, "the engine has failed: %s", r->failure.msg);
     }
     if (atomic_load(&r->is_draining)) return err_set(e, ERR_CANCELLED, "the server is shutting down");
+    uint64_t available = 0;
+    if (!memory_guard_allows_now(&r->guard, &available)) {
+        atomic_fetch_add(&r->n_refused, 1);
+        return err_set(e, ERR_FULL, "the machine is short of memory: %llu MiB are available, %llu are"
+            " kept in reserve", (unsigned long long)(available >> 20),
+            (unsigned long long)(r->guard.reserve_bytes >> 20));
+    }
     int32_t n_ahead = atomic_fetch_add(&r->n_waiting, 1) + atomic_load(&r->n_running);
     if (n_ahead >= r->waiting_cap) {
         atomic_fetch_sub(&r->n_waiting, 1);

@@ -28,6 +28,7 @@ typedef struct run_options {
     int32_t queue_cap;        /* waiting requests; 0: 64 */
     int32_t gap_ms;           /* aim for the longest pause between tokens of a running stream; 0: 150 */
     bool no_drafts;           /* never ask the source for drafts */
+    uint64_t reserve_bytes;   /* refuse new requests while less memory is available; 0: never */
     uint32_t step_limit_ms;   /* a step that takes longer is overdue: not ready; 0: 60000 */
 } run_options;
 

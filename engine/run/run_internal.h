@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "engine/run/cost.h"
+#include "engine/run/memory.h"
 #include "engine/run/pages.h"
 #include "engine/run/run.h"
 
@@ -89,6 +90,8 @@ struct run {
     int32_t pages_cap;
     step_cost cost;
     uint64_t plan_id;
+
+    memory_guard guard;
 
     /* Callers. */
     pthread_mutex_t registry_lock;

@@ -34,6 +34,7 @@ static const struct {
 } other_answers[] = {
     {"http-033", "a chunk of that size is waited for, nothing is reserved, and the idle limit ends it", 0},
     {"http-034", "a chunk size over 64 bits is refused as too large", 413},
+    {"http-048", "the value ends at the NUL byte and the rest of the line is dropped", 200},
     {"http-046", "a folded header is joined to one value, as older HTTP allows", 200},
 };
 
