@@ -36,7 +36,14 @@ typedef enum cmd_complete {
     COMPLETE_FORMAT,
     COMPLETE_SCREEN,
     COMPLETE_PROTOCOL,
-    COMPLETE_WORDS /* fixed words, in the words field */
+    COMPLETE_COLOR,
+    COMPLETE_MOUSE,
+    COMPLETE_CHUNK,
+    COMPLETE_LEVEL,
+    COMPLETE_SHELL,
+    COMPLETE_ENGINE,
+    COMPLETE_SET_KEY,
+    COMPLETE_COUNT
 } cmd_complete;
 
 typedef struct cmd_option {
@@ -109,6 +116,8 @@ typedef struct slash_entry {
 
 const cmd_entry *cmd_table(size_t *n);
 const slash_entry *slash_table(size_t *n);
+/* The fixed words of a kind, separated by blanks; NULL for kinds that are looked up. */
+const char *cmd_complete_words(cmd_complete kind);
 /* Options every command takes (--json is not one of them). Ends with name NULL. */
 const cmd_option *cmd_common_options(void);
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -21,9 +22,9 @@ enum { PROBE_FIRST_MS = 20, PROBE_MAX_MS = 250, PROBE_LIMIT_MS = 5000, LOG_READ_
 struct launch {
     client *client;
     client_call *probe;
-    char *model_dir, *daemon_path, *log_path, *lock_path;
-    char **extra_args;
-    int n_extra;
+    char *daemon_path, *log_path, *lock_path;
+    char **args; /* of the daemon, after --socket PATH; n_args of them */
+    int n_args;
     int lock_fd; /* -1: not ours */
     launch_process process;
     uint64_t log_from; /* where the log of this start begins */
@@ -71,8 +72,7 @@ static void read_state(launch *l, const char *text, size_t len) {
     if (str_eq(state, "ready")) {
         end_with(l, LAUNCH_READY);
     } else if (str_eq(state, "failed")) {
-        const char *why = json_str(json_get(v, "error"));
-        if (why == NULL) why = json_str(json_get(json_get(v, "error"), "message"));
+        const char *why = json_str(json_get(v, "reason"));
         err_set(&l->error, ERR_INTERNAL, "%s", why != NULL ? why : "the engine has failed");
         fail(l);
     } else {
@@ -168,17 +168,13 @@ static int spawn(launch *l, err *e) {
     if (rc != OK) return rc;
     if (file_exists(l->log_path)) rc = file_size(l->log_path, &size, e);
     l->log_from = size;
-    const char **argv = mem_array((size_t)l->n_extra + 6, sizeof *argv);
+    const char **argv = mem_array((size_t)l->n_args + 4, sizeof *argv);
     int n = 0;
     argv[n++] = l->daemon_path;
     argv[n++] = "--socket";
     argv[n++] = client_socket_path(l->client);
-    if (l->model_dir[0] != '\0') {
-        argv[n++] = "--model";
-        argv[n++] = l->model_dir;
-    }
-    for (int i = 0; i < l->n_extra; i++)
-        argv[n++] = l->extra_args[i];
+    for (int i = 0; i < l->n_args; i++)
+        argv[n++] = l->args[i];
     if (rc == OK) rc = launch_process_start(&l->process, argv, l->log_path, e);
     mem_free(argv);
     return rc;
@@ -298,7 +294,6 @@ static int fill_paths(launch *l, const launch_options *o, const settings *s, err
     if (rc == OK) rc = paths_engine_log(&b, e);
     if (rc == OK) l->log_path = mem_strdup(buf_cstr(&b));
     buf_reset(&b);
-    l->model_dir = mem_strdup(o->model_dir != NULL ? o->model_dir : settings_get(s, "MODEL_DIR"));
     if (rc == OK && o->may_start) {
         rc = o->daemon_path != NULL ? buf_puts(&b, o->daemon_path) : launch_find_daemon(&b, e);
     }
@@ -306,11 +301,49 @@ static int fill_paths(launch *l, const launch_options *o, const settings *s, err
     return rc;
 }
 
+static void add_arg(launch *l, const char *name, const char *value) {
+    l->args[l->n_args++] = mem_strdup(name);
+    if (value != NULL) l->args[l->n_args++] = mem_strdup(value);
+}
+
+/* Settings the owner made become options; for the others the daemon's own defaults hold, which know
+ * the model. */
+static void fill_args(launch *l, const launch_options *o, const settings *s) {
+    static const struct {
+        const char *key, *option;
+    } passed[] = {{"CONTEXT", "--context"}, {"PARALLEL", "--slots"}, {"QUEUE_MAX", "--queue"},
+        {"THINKING", "--thinking"}, {"STOP_TIMEOUT", "--drain"}};
+    enum { N_PASSED = sizeof passed / sizeof passed[0] };
+    int n_extra = 0;
+    while (o->extra_args != NULL && o->extra_args[n_extra] != NULL)
+        n_extra++;
+    l->args = mem_array((size_t)n_extra + 2 * N_PASSED + 4, sizeof *l->args);
+    const char *model = o->model_dir != NULL ? o->model_dir : settings_get(s, "MODEL_DIR");
+    if (model[0] != '\0') {
+        /* The daemon's folder is another one. */
+        char *full = realpath(model, NULL);
+        add_arg(l, "--model", full != NULL ? full : model);
+        free(full);
+    }
+    for (size_t i = 0; i < N_PASSED; i++) {
+        bool is_own = settings_origin(s, passed[i].key) != SETTING_BUILTIN;
+        if (is_own) add_arg(l, passed[i].option, settings_get(s, passed[i].key));
+    }
+    if (settings_is_on(s, "API")) {
+        buf address = BUF_INIT;
+        buf_printf(&address, "%s:%s", settings_get(s, "API_BIND"), settings_get(s, "API_PORT"));
+        add_arg(l, "--listen", buf_cstr(&address));
+        buf_release(&address);
+    }
+    for (int i = 0; i < n_extra; i++)
+        add_arg(l, o->extra_args[i], NULL);
+}
+
 int launch_open(const launch_options *o, launch **out, err *e) {
     launch *l = mem_alloc(sizeof *l);
     settings *s = settings_new();
     l->lock_fd = -1;
-    l->process.pidfd = -1;
+    l->process = (launch_process){.pidfd = -1};
     l->may_start = o->may_start;
     l->probe_ms = PROBE_FIRST_MS;
     l->started_ms = clock_mono_ms();
@@ -378,29 +411,52 @@ int launch_run(launch *l, int stop_fd, void (*on_change)(void *ctx, const launch
     }
 }
 
-int launch_stop(const char *socket_path, int deadline_ms, err *e) {
-    client *c = NULL;
+/* The daemon's process, so that its end can be seen; -1 when it cannot be told. */
+static int daemon_pid(client *c) {
     buf body = BUF_INIT;
-    int rc = client_open(socket_path, &c, e);
-    if (rc != OK) return rc;
-    client_request r = {.path = "/tandem/v1/shutdown", .body = "{}", .limits = {.total_ms = 5000}};
-    rc = client_fetch(c, &r, &body, NULL, e);
-    client_close(c);
-    buf_release(&body);
-    if (rc == ERR_NOT_FOUND) {
-        return err_set(e, ERR_NOT_FOUND, "no engine is running, so there is nothing to stop");
+    json *v = NULL;
+    int64_t pid = -1;
+    client_request r = {.path = "/tandem/v1/state", .limits = {.total_ms = 5000}};
+    if (client_fetch(c, &r, &body, NULL, NULL) == OK &&
+        json_parse(buf_cstr(&body), body.len, NULL, &v, NULL) == OK) {
+        json_i64(json_get(v, "pid"), &pid);
     }
-    /* The answer may be lost when the daemon is quick: only its socket tells. */
-    if (rc != OK && rc != ERR_NET) return rc;
+    json_free(v);
+    buf_release(&body);
+    return pid > 1 && pid < INT32_MAX ? (int)pid : -1;
+}
+
+static int wait_for_end(const char *socket_path, launch_process *p, int deadline_ms, err *e) {
     uint64_t end = clock_mono_ms() + (uint64_t)deadline_ms;
-    while (launch_socket_answers(socket_path)) {
+    while (launch_socket_answers(socket_path) || (p->pid > 0 && !launch_process_ended(p))) {
         if (clock_mono_ms() >= end) {
             return err_set(e, ERR_TIMEOUT,
                 "the engine has not ended within %.0f s; it may be finishing replies: look with "
                 "tandem status",
                 deadline_ms / 1000.0);
         }
-        sleep_ms(20);
+        sleep_ms(10);
     }
     return OK;
+}
+
+int launch_stop(const char *socket_path, int deadline_ms, err *e) {
+    client *c = NULL;
+    buf body = BUF_INIT;
+    launch_process process = {.pidfd = -1};
+    int rc = client_open(socket_path, &c, e);
+    if (rc != OK) return rc;
+    launch_process_watch(&process, daemon_pid(c));
+    client_request r = {.path = "/tandem/v1/shutdown", .body = "{}", .limits = {.total_ms = 5000}};
+    rc = client_fetch(c, &r, &body, NULL, e);
+    client_close(c);
+    buf_release(&body);
+    if (rc == ERR_NOT_FOUND) {
+        rc = err_set(e, ERR_NOT_FOUND, "no engine is running, so there is nothing to stop");
+    } else if (rc == OK || rc == ERR_NET) {
+        /* The answer may be lost when the daemon is quick: only its end tells. */
+        rc = wait_for_end(socket_path, &process, deadline_ms, e);
+    }
+    launch_process_release(&process);
+    return rc;
 }

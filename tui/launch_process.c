@@ -94,9 +94,15 @@ int launch_process_start(launch_process *p, const char *const *argv, const char 
         errno = sum.errnum != 0 ? sum.errnum : EIO;
         return err_errno(e, "cannot start %s", argv[0]);
     }
-    p->pid = sum.pid;
-    p->pidfd = (int)syscall(SYS_pidfd_open, sum.pid, 0);
+    launch_process_watch(p, sum.pid);
     return OK;
+}
+
+void launch_process_watch(launch_process *p, int pid) {
+    *p = (launch_process){.pidfd = -1};
+    if (pid <= 0) return;
+    p->pid = pid;
+    p->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
 bool launch_process_ended(const launch_process *p) {

@@ -17,6 +17,8 @@ typedef struct launch_process {
  * errors are appended to log_path (mode 0600), the folder is /, signals are at their defaults.
  * Returns when the program has been entered or could not be. */
 int launch_process_start(launch_process *p, const char *const *argv, const char *log_path, err *e);
+/* Looks at a process that somebody else started; pid <= 0 watches none. */
+void launch_process_watch(launch_process *p, int pid);
 /* True when it has ended. */
 bool launch_process_ended(const launch_process *p);
 /* Forgets the process; it goes on. */

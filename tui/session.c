@@ -343,7 +343,7 @@ int session_reply_end(
 }
 
 int session_set_head(session *s, int id, err *e) {
-    if (tree_turn(s, id) == NULL || s->open_id != 0) {
+    if ((id != 0 && tree_turn(s, id) == NULL) || s->open_id != 0) {
         return err_set(e, ERR_ARG, "there is no turn %d to go to", id);
     }
     int rc = write_about(s, "head", id, e);

@@ -122,7 +122,7 @@ int session_reply_end(
 int session_tick(session *s, int64_t now_ms, err *e);
 int session_flush(session *s, err *e);
 
-/* Moves the head (undo, branch). Nothing is deleted. */
+/* Moves the head (undo, branch); 0 is before the first turn. Nothing is deleted. */
 int session_set_head(session *s, int id, err *e);
 int session_rename(session *s, const char *title, err *e);
 /* Copies the path to the head into a new session. */

@@ -101,14 +101,14 @@ static int apply_end(session *s, const json *v, err *e) {
 
 /* Records about one reply name it, so that a damaged beginning does not give its text to another. */
 static int apply_to_turn(session *s, const char *type, const json *v, err *e) {
-    int64_t id = 0;
+    int64_t id = -1;
     json_i64(json_get(v, "id"), &id);
     session_turn *t = id > 0 && id <= s->n_turns ? tree_turn(s, (int)id) : NULL;
-    if (t == NULL) return err_set(e, ERR_FORMAT, "a record names a turn that is not there");
-    if (str_eq(type, "head")) {
-        s->head = t->id;
+    if (str_eq(type, "head") && (t != NULL || id == 0)) {
+        s->head = (int)id;
         return OK;
     }
+    if (t == NULL) return err_set(e, ERR_FORMAT, "a record names a turn that is not there");
     if (str_eq(type, "open")) {
         close_interrupted(s);
         tree_open_reply(s, t->id);

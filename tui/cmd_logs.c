@@ -1,0 +1,169 @@
+/* tandem logs: the log of the engine, filtered, also while it grows. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <regex.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/file.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/base/str.h"
+#include "setup/paths.h"
+#include "tui/cmd_internal.h"
+
+enum { LINES_DEFAULT = 100, LINES_MAX = 1000000, FOLLOW_MS = 200, READ_MAX_BYTES = 64 << 20 };
+
+typedef struct log_filter {
+    const cmd_args *args;
+    bool has_level, has_regex, is_json;
+    log_level level;
+    regex_t regex;
+} log_filter;
+
+/* The level word of a line: the second field. Lines of other programs have none and count as info. */
+static log_level line_level(const char *line) {
+    const char *at = strchr(line, ' ');
+    char word[8] = "";
+    log_level level = LOG_INFO;
+    if (at == NULL) return level;
+    at += strspn(at, " ");
+    size_t n = strcspn(at, " ");
+    if (n < sizeof word) {
+        memcpy(word, at, n);
+        log_level_parse(word, &level);
+    }
+    return level;
+}
+
+static bool passes(const log_filter *f, const char *line) {
+    if (f->has_level && line_level(line) > f->level) return false;
+    return !f->has_regex || regexec(&f->regex, line, 0, NULL, 0) == 0;
+}
+
+static void put_line(const log_filter *f, const char *line) {
+    if (f->is_json) {
+        buf out = BUF_INIT;
+        json_w w;
+        cmd_begin_json(&w, &out);
+        json_w_kstr(&w, "level", log_level_name(line_level(line)));
+        json_w_kstr(&w, "line", line);
+        cmd_put_json(&w);
+        buf_release(&out);
+        return;
+    }
+    cmd_put_text(line, strlen(line));
+    cmd_puts("\n");
+}
+
+static int make_filter(const cmd_args *a, log_filter *f, err *e) {
+    const char *level = cmd_value(a, "level"), *re = cmd_value(a, "grep");
+    *f = (log_filter){.args = a, .is_json = cmd_has(a, "json")};
+    if (level != NULL) {
+        if (log_level_parse(level, &f->level) != OK) {
+            return err_set(
+                e, ERR_ARG, "--level is \"%.20s\"; it must be error, warn, info or debug", level);
+        }
+        f->has_level = true;
+    }
+    if (re == NULL) return OK;
+    int rc = regcomp(&f->regex, re, REG_EXTENDED | REG_NOSUB);
+    if (rc != 0) {
+        char why[120];
+        regerror(rc, &f->regex, why, sizeof why);
+        return err_set(e, ERR_ARG, "--grep \"%.60s\" is no regular expression: %s", re, why);
+    }
+    f->has_regex = true;
+    return OK;
+}
+
+/* Takes whole lines out of text, keeps those that pass; gives how many bytes were used. */
+static size_t each_line(
+    const log_filter *f, const buf *text, void (*fn)(void *, const char *), void *ctx) {
+    size_t at = 0;
+    while (at < text->len) {
+        const char *end = memchr(text->data + at, '\n', text->len - at);
+        if (end == NULL) break;
+        size_t n = (size_t)(end - text->data) - at;
+        char *line = mem_strndup(text->data + at, n);
+        if (passes(f, line)) fn(ctx, line);
+        mem_free(line);
+        at += n + 1;
+    }
+    return at;
+}
+
+static void count_line(void *ctx, const char *line) {
+    (void)line;
+    (*(int64_t *)ctx)++;
+}
+
+typedef struct tail {
+    const log_filter *filter;
+    int64_t skip;
+} tail;
+
+static void put_tail(void *ctx, const char *line) {
+    tail *t = ctx;
+    if (t->skip-- <= 0) put_line(t->filter, line);
+}
+
+/* Appends what is in the file from offset on. A shorter file was rotated: begin at its start. */
+static void read_more(int fd, uint64_t *offset, buf *out) {
+    off_t size = lseek(fd, 0, SEEK_END);
+    if (size >= 0 && (uint64_t)size < *offset) *offset = 0;
+    char part[16384];
+    ssize_t n;
+    while (out->len < READ_MAX_BYTES && (n = pread(fd, part, sizeof part, (off_t)*offset)) > 0) {
+        buf_append(out, part, (size_t)n);
+        *offset += (uint64_t)n;
+    }
+}
+
+static void follow(const log_filter *f, int fd, uint64_t offset, buf *text) {
+    struct pollfd stop = {.fd = cmd_stop_fd(), .events = POLLIN};
+    tail t = {f, 0};
+    do {
+        read_more(fd, &offset, text);
+        buf_consume(text, each_line(f, text, put_tail, &t));
+    } while (cmd_finish(EXIT_OK) == EXIT_OK && poll(&stop, 1, FOLLOW_MS) == 0);
+}
+
+static int show(const log_filter *f, const char *path, int64_t n_lines, err *e) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) {
+        return err_set(
+            e, ERR_NOT_FOUND, "there is no log yet; an engine started by tandem writes %s", path);
+    }
+    if (fd < 0) return err_errno(e, "cannot open %s", path);
+    buf text = BUF_MAX(2 * READ_MAX_BYTES);
+    off_t size = lseek(fd, 0, SEEK_END);
+    uint64_t offset = size > READ_MAX_BYTES ? (uint64_t)(size - READ_MAX_BYTES) : 0;
+    read_more(fd, &offset, &text);
+    int64_t n = 0;
+    each_line(f, &text, count_line, &n);
+    tail t = {f, n - n_lines};
+    buf_consume(&text, each_line(f, &text, put_tail, &t));
+    if (cmd_has(f->args, "follow")) follow(f, fd, offset, &text);
+    buf_release(&text);
+    close(fd);
+    return OK;
+}
+
+int cmd_logs(const cmd_args *a) {
+    log_filter f;
+    buf path = BUF_INIT;
+    err e = ERR_INIT;
+    int64_t n_lines = 0;
+    int code = EXIT_OK;
+    if (make_filter(a, &f, &e) != OK ||
+        cmd_int_option(a, "lines", (cmd_range){0, LINES_MAX, LINES_DEFAULT}, &n_lines, &e) != OK) {
+        code = cmd_fail_usage(&e);
+    } else if (paths_engine_log(&path, &e) != OK || show(&f, buf_cstr(&path), n_lines, &e) != OK) {
+        code = cmd_fail(&e);
+    }
+    if (f.has_regex) regfree(&f.regex);
+    buf_release(&path);
+    return cmd_finish(code);
+}

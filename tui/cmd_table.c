@@ -1,0 +1,282 @@
+/* Constant data: every command, option and slash command of the program. */
+#include "tui/cmd_table.h"
+
+#include "tui/cmd_internal.h"
+
+#define JSON_OPTION                                                                                \
+    { "json", 0, NULL, "print one JSON object", COMPLETE_NONE }
+#define END_OPTION                                                                                 \
+    { NULL, 0, NULL, NULL, COMPLETE_NONE }
+
+static const cmd_option COMMON[] = {
+    {"help", 'h', NULL, "show this help", COMPLETE_NONE},
+    {"socket", 0, "PATH", "socket of the engine (also TANDEM_SOCKET)", COMPLETE_FILE},
+    END_OPTION,
+};
+
+static const cmd_option SCREEN_OPTIONS[] = {
+    {"screen", 0, "NAME", "start with home, chat or dash", COMPLETE_SCREEN},
+    {"plain", 0, NULL, "no full screen: chat line by line", COMPLETE_NONE},
+    {"ascii", 0, NULL, "frames and plots in ASCII", COMPLETE_NONE},
+    {"color", 0, "WHEN", "auto, none, 8 or 256", COMPLETE_COLOR},
+    {"mouse", 0, "HOW", "off, wheel or on", COMPLETE_MOUSE},
+    {"model", 'm', "DIR", "model to start the engine with", COMPLETE_DIR},
+    {"version", 'V', NULL, "print versions", COMPLETE_NONE},
+    END_OPTION,
+};
+
+#define SAMPLING_OPTIONS                                                                           \
+    {"system", 's', "TEXT", "system prompt; @FILE reads a file", COMPLETE_FILE},                   \
+        {"thinking", 't', "EFFORT", "off, on, minimal, low, medium, high, xhigh, max or 1 to 100", \
+            COMPLETE_EFFORT},                                                                      \
+        {"set", 0, "KEY=VALUE",                                                                    \
+            "temp, top-p, top-k, min-p, rep-pen, seed, max, stop, think-budget",                   \
+            COMPLETE_SET_KEY},                                                                     \
+    {                                                                                              \
+        "model", 'm', "DIR", "model to start the engine with", COMPLETE_DIR                        \
+    }
+
+static const cmd_option ASK_OPTIONS[] = {
+    {"file", 'f', "FILE", "put a text file before the question", COMPLETE_FILE},
+    {"session", 0, "NAME", "go on with a session, or begin one with this title", COMPLETE_SESSION},
+    {"stream", 0, NULL, "print events as JSON lines while they come", COMPLETE_NONE},
+    {"show-thinking", 0, NULL, "print the thinking too, on standard error", COMPLETE_NONE},
+    JSON_OPTION,
+    SAMPLING_OPTIONS,
+    END_OPTION,
+};
+
+static const cmd_option CHAT_OPTIONS[] = {
+    {"plain", 0, NULL, "line by line, for screen readers, pipes and simple terminals",
+        COMPLETE_NONE},
+    {"continue", 'c', NULL, "go on with the last session", COMPLETE_NONE},
+    {"resume", 'r', "NAME", "go on with this session", COMPLETE_SESSION},
+    {"chunk", 0, "UNIT", "plain: print by word, sentence or reply", COMPLETE_CHUNK},
+    {"show-thinking", 0, NULL, "plain: print the thinking too", COMPLETE_NONE},
+    {"ascii", 0, NULL, "frames and plots in ASCII", COMPLETE_NONE},
+    {"color", 0, "WHEN", "auto, none, 8 or 256", COMPLETE_COLOR},
+    {"mouse", 0, "HOW", "off, wheel or on", COMPLETE_MOUSE},
+    SAMPLING_OPTIONS,
+    END_OPTION,
+};
+
+static const cmd_option STATUS_OPTIONS[] = {
+    JSON_OPTION,
+    {"watch", 'w', NULL, "print again every second until Ctrl-C", COMPLETE_NONE},
+    END_OPTION,
+};
+
+static const cmd_option START_OPTIONS[] = {
+    {"model", 'm', "DIR", "model to load; the setting MODEL_DIR, else the demo model",
+        COMPLETE_DIR},
+    {"timeout", 0, "SECONDS", "how long to wait for ready", COMPLETE_NONE},
+    {"threads", 0, "N", "CPU threads of the engine", COMPLETE_NONE},
+    JSON_OPTION,
+    END_OPTION,
+};
+
+static const cmd_option STOP_OPTIONS[] = {
+    {"timeout", 0, "SECONDS", "how long to wait for running replies", COMPLETE_NONE},
+    JSON_OPTION,
+    END_OPTION,
+};
+
+static const cmd_option JSON_ONLY[] = {JSON_OPTION, END_OPTION};
+
+static const cmd_option QUANTIZE_OPTIONS[] = {
+    {"bits", 'b', "MAP", "rules PATTERN=BITS,... (* and ? match), demo, or @FILE", COMPLETE_NONE},
+    {"threads", 0, "N", "threads; not given: one for each core", COMPLETE_NONE},
+    {"restart", 0, NULL, "do not go on with an earlier run", COMPLETE_NONE},
+    JSON_OPTION,
+    END_OPTION,
+};
+
+static const cmd_option SHOW_OPTIONS[] = {
+    {"all", 0, NULL, "all branches, not only the current one", COMPLETE_NONE},
+    JSON_OPTION,
+    END_OPTION,
+};
+
+static const cmd_option EXPORT_OPTIONS[] = {
+    {"format", 0, "FORMAT", "md, json (lossless) or txt", COMPLETE_FORMAT},
+    {"output", 'o', "FILE", "write to a file", COMPLETE_FILE},
+    END_OPTION,
+};
+
+static const cmd_option DELETE_OPTIONS[] = {
+    {"yes", 'y', NULL, "do not ask", COMPLETE_NONE},
+    END_OPTION,
+};
+
+static const cmd_option CONFIG_OPTIONS[] = {
+    {"verbose", 'v', NULL, "with where each value came from", COMPLETE_NONE},
+    JSON_OPTION,
+    END_OPTION,
+};
+
+static const cmd_option LOGS_OPTIONS[] = {
+    {"follow", 'f', NULL, "go on printing until Ctrl-C", COMPLETE_NONE},
+    {"lines", 'n', "N", "only the last N lines (default 100)", COMPLETE_NONE},
+    {"level", 'l', "LEVEL", "error, warn, info or debug and worse", COMPLETE_LEVEL},
+    {"grep", 'g', "RE", "only lines that match an extended regular expression", COMPLETE_NONE},
+    JSON_OPTION,
+    END_OPTION,
+};
+
+static const cmd_option BENCH_OPTIONS[] = {
+    {"reps", 'n', "N", "repetitions (default 3)", COMPLETE_NONE},
+    {"tokens", 0, "N", "tokens of a reply (default 128)", COMPLETE_NONE},
+    {"prompt-tokens", 0, "N", "about this many prompt tokens (default 512)", COMPLETE_NONE},
+    {"prompts", 0, "FILE", "prompts of the decode cells, one a line", COMPLETE_FILE},
+    {"model", 'm', "DIR", "model to start the engine with", COMPLETE_DIR},
+    JSON_OPTION,
+    END_OPTION,
+};
+
+static const cmd_entry ENTRIES[] = {
+    {"", NULL, "", 0, 0, "open the full screen",
+        "Attaches to a running engine. Without one, an engine with the built-in demo model is "
+        "started when no model is set (MODEL_DIR); for any other model the Home screen offers to "
+        "start it. Without a terminal use the commands below.",
+        SCREEN_OPTIONS, COMPLETE_NONE, cmd_screen},
+    {"ask", NULL, "[TEXT...|-]", 0, -1, "one question, one answer",
+        "Without TEXT, or with -, the question is read from standard input. The answer goes to "
+        "standard output as it is written, everything else to standard error. Ctrl-C stops the "
+        "answer and exits with 130.",
+        ASK_OPTIONS, COMPLETE_NONE, cmd_ask},
+    {"chat", NULL, "", 0, 0, "chat, in the full screen or line by line",
+        "Line by line (--plain, ACCESSIBLE set, TERM=dumb, or no terminal): a line is sent with "
+        "Enter; a line of three double quotes begins and ends a message of several lines; /help "
+        "lists the commands. Every turn is kept in a session.",
+        CHAT_OPTIONS, COMPLETE_NONE, cmd_chat},
+    {"status", NULL, "", 0, 0, "state of the engine, its requests and its memory",
+        "Exit code 0 when the engine is ready, 41 when it is not running or not ready.",
+        STATUS_OPTIONS, COMPLETE_NONE, cmd_status},
+    {"start", NULL, "", 0, 0, "start the engine in the background and wait until it is ready",
+        "An engine that runs already is left alone. The engine stays when this program ends.",
+        START_OPTIONS, COMPLETE_NONE, cmd_start},
+    {"stop", NULL, "", 0, 0, "stop the engine; running replies are finished first", NULL,
+        STOP_OPTIONS, COMPLETE_NONE, cmd_stop},
+    {"restart", NULL, "", 0, 0, "stop and start", NULL, START_OPTIONS, COMPLETE_NONE, cmd_restart},
+    {"model", "list", "", 0, 0, "models this machine has", NULL, JSON_ONLY, COMPLETE_NONE,
+        cmd_model_list},
+    {"model", "show", "[DIR]", 0, 1, "configuration of a model", NULL, JSON_ONLY, COMPLETE_DIR,
+        cmd_model_show},
+    {"model", "quantize", "IN OUT", 2, 2, "make EXL3 weights from plain ones",
+        "IN is a folder with config.json and safetensors under the official names, OUT a new "
+        "folder. BITS is 1 to 8, also 1.5, 2.5 and 3.5; or keep, f16, bf16, f32 for tensors that stay "
+        "plain. Ctrl-C stops; finished matrices are kept and the same command goes on with them.",
+        QUANTIZE_OPTIONS, COMPLETE_DIR, cmd_model_quantize},
+    {"sessions", "list", "", 0, 0, "kept sessions, newest first", NULL, JSON_ONLY, COMPLETE_NONE,
+        cmd_sessions_list},
+    {"sessions", "show", "NAME", 1, 1, "print a session", NULL, SHOW_OPTIONS, COMPLETE_SESSION,
+        cmd_sessions_show},
+    {"sessions", "export", "NAME", 1, 1, "write a session as Markdown, JSON or text", NULL,
+        EXPORT_OPTIONS, COMPLETE_SESSION, cmd_sessions_export},
+    {"sessions", "import", "FILE", 1, 1, "make a session from a JSON export", NULL, JSON_ONLY,
+        COMPLETE_FILE, cmd_sessions_import},
+    {"sessions", "fork", "NAME", 1, 1, "copy the current branch into a new session", NULL,
+        JSON_ONLY, COMPLETE_SESSION, cmd_sessions_fork},
+    {"sessions", "rename", "NAME TITLE...", 2, -1, "give a session another title", NULL, NULL,
+        COMPLETE_SESSION, cmd_sessions_rename},
+    {"sessions", "delete", "NAME...", 1, -1, "delete sessions", NULL, DELETE_OPTIONS,
+        COMPLETE_SESSION, cmd_sessions_delete},
+    {"config", "list", "", 0, 0, "all settings", NULL, CONFIG_OPTIONS, COMPLETE_NONE,
+        cmd_config_list},
+    {"config", "get", "KEY", 1, 1, "one setting", NULL, CONFIG_OPTIONS, COMPLETE_SETTING,
+        cmd_config_get},
+    {"config", "set", "KEY VALUE", 2, 2, "change a setting in the file", NULL, NULL,
+        COMPLETE_SETTING, cmd_config_set},
+    {"config", "unset", "KEY", 1, 1, "take a setting out of the file", NULL, NULL, COMPLETE_SETTING,
+        cmd_config_unset},
+    {"config", "path", "", 0, 0, "where the settings file is", NULL, NULL, COMPLETE_NONE,
+        cmd_config_path},
+    {"logs", NULL, "", 0, 0, "log of the engine", NULL, LOGS_OPTIONS, COMPLETE_NONE, cmd_logs},
+    {"bench", NULL, "PROTOCOL...", 1, 3, "measure decode, prefill or first through the engine",
+        "Everything goes over the engine's socket as a chat client would. decode: the rate of one "
+        "stream, (tokens - 1) / (last - first text). prefill: prompt tokens computed per second, "
+        "on prompts never seen before. first: time to the first text of a short question. The "
+        "headline is the median; all repetitions are printed.",
+        BENCH_OPTIONS, COMPLETE_PROTOCOL, cmd_bench},
+    {"keys", NULL, "", 0, 0, "the key table of the full screen", NULL, NULL, COMPLETE_NONE,
+        cmd_keys},
+    {"completion", NULL, "SHELL", 1, 1, "completion script for bash, zsh or fish",
+        "The script is printed; put it where your shell looks for completions.", NULL,
+        COMPLETE_SHELL, cmd_completion},
+    {"version", NULL, "", 0, 0, "versions of program and engine", NULL, JSON_ONLY, COMPLETE_NONE,
+        cmd_version},
+    {"help", NULL, "[NOUN [VERB]]", 0, 2, "help for a command", NULL, NULL, COMPLETE_COMMAND,
+        cmd_help_run},
+};
+
+enum { BOTH = SLASH_IN_PLAIN | SLASH_IN_SCREEN };
+
+static const slash_entry SLASHES[] = {
+    {SLASH_HELP, "help", "[WORD]", "these commands", COMPLETE_COMMAND, BOTH},
+    {SLASH_NEW, "new", "", "begin a new session", COMPLETE_NONE, BOTH},
+    {SLASH_SESSIONS, "sessions", "", "list the sessions", COMPLETE_NONE, BOTH},
+    {SLASH_OPEN, "open", "NAME", "open a session", COMPLETE_SESSION, BOTH},
+    {SLASH_RENAME, "rename", "TITLE", "give this session another title", COMPLETE_NONE, BOTH},
+    {SLASH_DELETE, "delete", "NAME", "delete a session", COMPLETE_SESSION, BOTH},
+    {SLASH_EXPORT, "export", "md|json|txt FILE", "write this session to a file", COMPLETE_FORMAT,
+        BOTH},
+    {SLASH_AGAIN, "again", "[KEY=VALUE...]", "answer the last question again", COMPLETE_SET_KEY,
+        BOTH},
+    {SLASH_EDIT, "edit", "[N]", "change a question of yours; sending makes a branch", COMPLETE_NONE,
+        SLASH_IN_SCREEN},
+    {SLASH_CONTINUE, "continue", "", "go on with a stopped or cut reply", COMPLETE_NONE, BOTH},
+    {SLASH_UNDO, "undo", "", "go back one turn; nothing is deleted", COMPLETE_NONE, BOTH},
+    {SLASH_REDO, "redo", "", "take an undo back", COMPLETE_NONE, BOTH},
+    {SLASH_BRANCHES, "branches", "", "list the branches", COMPLETE_NONE, BOTH},
+    {SLASH_BRANCH, "branch", "N", "go to a branch", COMPLETE_NONE, BOTH},
+    {SLASH_FORK, "fork", "[TITLE]", "copy this branch into a new session", COMPLETE_NONE, BOTH},
+    {SLASH_SYSTEM, "system", "[TEXT|@FILE]", "show or set the system prompt", COMPLETE_FILE, BOTH},
+    {SLASH_SET, "set", "[KEY VALUE]",
+        "show or change temp, top-p, top-k, min-p, rep-pen, seed, max, stop, think, think-budget",
+        COMPLETE_SET_KEY, BOTH},
+    {SLASH_UNSET, "unset", "KEY", "back to the engine's default", COMPLETE_SET_KEY, BOTH},
+    {SLASH_THINK, "think", "[off|on|EFFORT]", "thinking and its effort", COMPLETE_EFFORT, BOTH},
+    {SLASH_RAW, "raw", "", "raw text or rendered", COMPLETE_NONE, SLASH_IN_SCREEN},
+    {SLASH_FOLD, "fold", "", "fold or open the thinking", COMPLETE_NONE, SLASH_IN_SCREEN},
+    {SLASH_COPY, "copy", "[N|all]", "copy the reply, a code block, or all", COMPLETE_NONE,
+        SLASH_IN_SCREEN},
+    {SLASH_SAVE, "save", "FILE", "write the last reply to a file", COMPLETE_FILE, BOTH},
+    {SLASH_CONTEXT, "context", "", "what fills the context window", COMPLETE_NONE, BOTH},
+    {SLASH_STATS, "stats", "", "counts and times of the last reply", COMPLETE_NONE, BOTH},
+    {SLASH_STATUS, "status", "", "state of the engine", COMPLETE_NONE, BOTH},
+    {SLASH_MODEL, "model", "", "the model in use", COMPLETE_NONE, BOTH},
+    {SLASH_ENGINE, "engine", "start|stop|restart", "control the engine", COMPLETE_ENGINE, BOTH},
+    {SLASH_KEYS, "keys", "", "the key table", COMPLETE_NONE, SLASH_IN_SCREEN},
+    {SLASH_QUIT, "quit", "", "leave; everything is kept", COMPLETE_NONE, BOTH},
+};
+
+const cmd_entry *cmd_table(size_t *n) {
+    *n = sizeof ENTRIES / sizeof ENTRIES[0];
+    return ENTRIES;
+}
+
+const slash_entry *slash_table(size_t *n) {
+    *n = sizeof SLASHES / sizeof SLASHES[0];
+    return SLASHES;
+}
+
+const cmd_option *cmd_common_options(void) {
+    return COMMON;
+}
+
+const char *cmd_complete_words(cmd_complete kind) {
+    static const char *const words[COMPLETE_COUNT] = {
+        [COMPLETE_EFFORT] = "off on minimal low medium high xhigh max",
+        [COMPLETE_FORMAT] = "md json txt",
+        [COMPLETE_SCREEN] = "home chat dash",
+        [COMPLETE_PROTOCOL] = "decode prefill first",
+        [COMPLETE_COLOR] = "auto none 8 256",
+        [COMPLETE_MOUSE] = "off wheel on",
+        [COMPLETE_CHUNK] = "word sentence reply",
+        [COMPLETE_LEVEL] = "error warn info debug",
+        [COMPLETE_SHELL] = "bash zsh fish",
+        [COMPLETE_ENGINE] = "start stop restart",
+        [COMPLETE_SET_KEY] = "temp top-p top-k min-p rep-pen seed max stop think think-budget",
+    };
+    return words[kind];
+}
