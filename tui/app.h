@@ -13,7 +13,7 @@
 
 /* All strings are borrowed for the length of app_run; NULL means not given. */
 typedef struct app_options {
-    const char *screen;      /* home, chat or dash; NULL: home, or chat when a session is named */
+    const char *screen;      /* home, chat or dash; NULL: chat */
     const char *session;     /* session to open (exact name, as session_find gives it) */
     bool continue_last;      /* open the newest session */
     bool ascii;              /* --ascii: no glyph outside ASCII in frames and plots */

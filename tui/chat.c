@@ -358,13 +358,16 @@ static int send_now(chat *c, const char *text, uint64_t now_ms, err *e) {
     return begin_reply(c, now_ms, e);
 }
 
-int chat_send(chat *c, const char *text, uint64_t now_ms, err *e) {
-    if (!chat_is_busy(c)) return send_now(c, text, now_ms, e);
+int chat_queue(chat *c, const char *text, err *e) {
     if (c->n_queue == CHAT_QUEUE_MAX) {
         return err_set(e, ERR_FULL, "%d messages wait already; Ctrl-X Ctrl-Q takes one back", CHAT_QUEUE_MAX);
     }
     c->queue[c->n_queue++] = mem_strdup(text);
     return OK;
+}
+
+int chat_send(chat *c, const char *text, uint64_t now_ms, err *e) {
+    return chat_is_busy(c) ? chat_queue(c, text, e) : send_now(c, text, now_ms, e);
 }
 
 void chat_send_queued(chat *c, uint64_t now_ms) {

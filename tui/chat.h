@@ -82,6 +82,8 @@ void chat_close(chat *c);
 int chat_load(chat *c, const char *name, err *e);
 /* Sends a message, or queues it while a reply is written. ERR_FULL: the queue is full. */
 int chat_send(chat *c, const char *text, uint64_t now_ms, err *e);
+/* Puts a message into the queue. ERR_FULL when it is full. */
+int chat_queue(chat *c, const char *text, err *e);
 /* Sends what is queued if nothing is being written. Called when a reply ends or the engine is ready. */
 void chat_send_queued(chat *c, uint64_t now_ms);
 /* Answers the last question again (a sibling), or goes on with a reply that was cut short. */
