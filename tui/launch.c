@@ -279,7 +279,7 @@ void launch_get_report(const launch *l, launch_report *r) {
 
 /* Opening. */
 
-static int fill_paths(launch *l, const launch_options *o, const settings *s, err *e) {
+static int fill_paths(launch *l, const launch_options *o, err *e) {
     buf b = BUF_INIT;
     int rc = OK;
     if (o->socket_path != NULL) {
@@ -348,15 +348,11 @@ int launch_open(const launch_options *o, launch **out, err *e) {
     l->probe_ms = PROBE_FIRST_MS;
     l->started_ms = clock_mono_ms();
     int rc = settings_load(s, e);
-    if (rc == OK) rc = fill_paths(l, o, s, e);
+    if (rc == OK) rc = fill_paths(l, o, e);
     if (rc == OK) {
         l->deadline_ms =
             o->deadline_ms > 0 ? o->deadline_ms : (int)settings_int(s, "READY_TIMEOUT") * 1000;
-        while (o->extra_args != NULL && o->extra_args[l->n_extra] != NULL)
-            l->n_extra++;
-        l->extra_args = mem_array((size_t)l->n_extra + 1, sizeof *l->extra_args);
-        for (int i = 0; i < l->n_extra; i++)
-            l->extra_args[i] = mem_strdup(o->extra_args[i]);
+        fill_args(l, o, s);
     }
     settings_free(s);
     if (rc != OK) {
@@ -372,10 +368,9 @@ void launch_close(launch *l) {
     client_close(l->client);
     launch_process_release(&l->process);
     if (l->lock_fd >= 0) close(l->lock_fd);
-    for (int i = 0; i < l->n_extra; i++)
-        mem_free(l->extra_args[i]);
-    mem_free(l->extra_args);
-    mem_free(l->model_dir);
+    for (int i = 0; i < l->n_args; i++)
+        mem_free(l->args[i]);
+    mem_free(l->args);
     mem_free(l->daemon_path);
     mem_free(l->log_path);
     mem_free(l->lock_path);
