@@ -8,7 +8,7 @@
 /* Consecutive rows of one span are handled together: their windows overlap, and as long as every
  * compressed row is
  * selected, so do their selections; each cache row is then unpacked once for the tile. */
-enum { ATTN_TILE = 8, ATTN_BLOCK_ROWS = 16 };
+enum { ATTN_TILE = 8, ATTN_BLOCK_ROWS = 16, ATTN_INLINE_PRODUCTS = 100000 };
 
 typedef struct attn_job {
     const attn_args *a;
@@ -152,12 +152,20 @@ static void attn_item(void *ctx, int i_item, int i_thread) {
     run_tile(j, &l, row, heads);
 }
 
+/* Whether a single row is short enough to stay on this thread (about 10 us). */
+static bool is_small(const attn_args *a) {
+    if (a->batch.n > 1) { return false; }
+    int rows = a->window + (a->selection == NULL ? 0 : a->n_selected[0]);
+    return rows * a->d * a->n_heads < ATTN_INLINE_PRODUCTS;
+}
+
 void attn_run(kernel_context *k, const attn_args *a) {
     if (k->rc != OK || a->batch.n == 0) { return; }
     CHECK(attn_thread_bytes(a->window, a->max_selected, a->d) <= k->thread_scratch_bytes);
-    int n_tiles = 0, n_threads = pool_size(k->workers);
+    pool *workers = is_small(a) ? NULL : k->workers;
+    int n_tiles = 0, n_threads = pool_size(workers);
     for (int row = 0; row < a->batch.n; row += tile_len(&a->batch, row)) { n_tiles++; }
     attn_job j = {a, k, 1};
     if (n_tiles < n_threads) { j.n_groups = n_threads < a->n_heads ? n_threads : a->n_heads; }
-    pool_run(k->workers, n_tiles * j.n_groups, attn_item, &j);
+    pool_run(workers, n_tiles * j.n_groups, attn_item, &j);
 }

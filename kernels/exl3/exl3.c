@@ -13,11 +13,18 @@
 
 enum {
     ALIGNMENT = 64,
-    /* Less work than this (weights times rows; values to rotate) is not worth waking other
-     * threads for. */
-    SMALL_RUN = 48 * 1024,
-    SMALL_ROTATION = 8 * 1024
+    /* A run shorter than this on one thread stays there: a fork and join costs a microsecond or
+     * two, and far more when another process holds the worker's core. */
+    INLINE_NS = 9000,
+    INLINE_ROTATION = 8 * 1024 /* values */
 };
+
+/* About the time of a job on one Zen 3 core: 12 weights a nanosecond are decoded, 50 products of
+ * more than one row made (tests/bench/bench_exl3). */
+static size_t job_ns(const exl3_job *job) {
+    size_t weights = (size_t)job->linear->in * (size_t)job->linear->out;
+    return weights / 12 + weights / 50 * (size_t)(job->n_rows - 1);
+}
 
 static size_t align_up(size_t n) {
     return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -221,7 +228,7 @@ size_t exl3_scratch_bytes(int n_jobs, int n_rows, int max_in) {
            (size_t)n_rows * (sizeof(exl3_row) + row_bytes(max_in)) + ALIGNMENT;
 }
 
-/* Lays the rows of all jobs out in scratch; returns the sum of weights times rows. */
+/* Lays the rows of all jobs out in scratch; returns the estimated nanoseconds. */
 static size_t plan_run(const exl3_run_args *a, char *scratch, run_state *s) {
     size_t work = 0;
     s->jobs = (run_job *)(void *)scratch;
@@ -233,7 +240,7 @@ static size_t plan_run(const exl3_run_args *a, char *scratch, run_state *s) {
         *r = (run_job){job, s->n_rows, s->n_items, job->linear->out / EXL3_BLOCK};
         s->n_rows += job->n_rows;
         s->n_items += r->n_blocks * ((job->n_rows + EXL3_ROW_BLOCK - 1) / EXL3_ROW_BLOCK);
-        work += (size_t)job->n_rows * (size_t)job->linear->in * (size_t)job->linear->out;
+        if (job->n_rows > 0) work += job_ns(job);
     }
     char *at = scratch + align_up((size_t)a->n_jobs * sizeof(run_job));
     s->rows = (exl3_row *)(void *)at;
@@ -322,8 +329,8 @@ void exl3_grouped_run(const exl3_run_args *a, void *scratch) {
     size_t values = 0;
     for (int i = 0; i < a->n_jobs; i++)
         values += (size_t)a->jobs[i].n_rows * (size_t)a->jobs[i].linear->in;
-    pool_run(values < SMALL_ROTATION ? NULL : a->pool, s.n_rows, rotate_item, &s);
-    pool_run(work < SMALL_RUN ? NULL : a->pool, s.n_items, block_item, &s);
+    pool_run(values < INLINE_ROTATION ? NULL : a->pool, s.n_rows, rotate_item, &s);
+    pool_run(work < INLINE_NS ? NULL : a->pool, s.n_items, block_item, &s);
 }
 
 void exl3_linear_run(const exl3_job *job, pool *p, void *scratch) {
