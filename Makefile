@@ -59,7 +59,7 @@ OPT ?= -O2 -g
 # Floating point is never contracted: the same row must give the same bits on every code path.
 CFLAGS_ALL = -std=c17 -D_GNU_SOURCE -I. $(WARN) $(OPT) -fno-strict-aliasing -ffp-contract=off \
 	-fno-math-errno -fPIE -fvisibility=hidden -fstack-protector-strong -pthread \
-	-ffile-prefix-map=$(CURDIR)/= $(DEFS) $(SAN_FLAGS) $(PKG_CFLAGS) $(CFLAGS)
+	-ffile-prefix-map=$(CURDIR)=. $(DEFS) $(SAN_FLAGS) $(PKG_CFLAGS) $(CFLAGS)
 LDFLAGS_ALL = -pie -pthread -Wl,--as-needed -Wl,--disable-new-dtags -Wl,-z,relro,-z,now $(SAN_FLAGS) $(LDFLAGS)
 DEFS := $(if $(filter 0,$(READLINE)),-DTANDEM_NO_READLINE) $(if $(filter 1,$(CUDA)),-DTANDEM_CUDA)
 SAN_FLAGS :=
@@ -139,7 +139,7 @@ CUDA_INC := -isystem $(CUDA_HOME)/include
 CU_SRC := $(wildcard kernels/*.cu kernels/*/*.cu) $(shell find engine -name '*.cu' 2>/dev/null)
 CU_OBJ := $(patsubst %.cu,$(OUT)/obj/%.cu.o,$(CU_SRC))
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo -I. -ccbin $(or $(CXX_FOR_CUDA),g++) --fmad=false \
-	-Xcompiler -fPIE,-Wall,-ffp-contract=off,-ffile-prefix-map=$(CURDIR)/= \
+	-Xcompiler -fPIE,-Wall,-ffp-contract=off,-ffile-prefix-map=$(CURDIR)=. \
 	$(foreach a,$(GPU_ARCHS),-gencode arch=compute_$a,code=sm_$a) -DTANDEM_CUDA $(NVCCFLAGS)
 CUDA_ARCHIVE := $(if $(CU_SRC),$(OUT)/lib/libcuda_kernels.a)
 CUDA_LIBS = $(if $(CU_SRC),-L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -lrt -ldl)
@@ -167,7 +167,7 @@ $(OUT)/build_id.c: FORCE
 	@echo 'const char tandem_build_id[] = "$(BUILD_ID)";' | cmp -s - $@ || \
 	    echo 'const char tandem_build_id[] = "$(BUILD_ID)";' > $@
 $(OUT)/build_id.o: $(OUT)/build_id.c
-	@$(CC) $(OPT) -fPIE -c $< -o $@
+	@$(CC) -O2 -fPIE -c $< -o $@
 
 # The old form of the run path: it also holds for what the libraries themselves need.
 RPATH := -Wl,-rpath,'$$ORIGIN/../lib'
