@@ -1,0 +1,532 @@
+/* The HTTP layer over a scripted source: what the case files do not cover. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include <cmocka.h>
+
+#include "engine/api/api.h"
+#include "engine/base/clock.h"
+#include "engine/base/json.h"
+#include "engine/base/str.h"
+#include "tests/harness/sse_message.h"
+#include "tests/harness/stub_server.h"
+#include "tests/harness/wire.h"
+
+#define HELLO "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+#define TOOLS                                                                                      \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"sh\",\"parameters\":{\"type\":"    \
+    "\"object\",\"properties\":{\"c\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\"}}}}}]"
+#define MARK "\uFF5CDSML\uFF5C"
+
+static tokenizer *tok;
+
+static stub_server_options options(const char *const *pieces, int n) {
+    return (stub_server_options){.tokenizer = tok, .script = {.pieces = pieces, .n_pieces = n}};
+}
+
+static const char *const hello_pieces[] = {"Hel", "lo", " wor", "ld"};
+
+static void ask(const stub_server *s, const char *method, const char *path, const char *body,
+    wire_answer *a) {
+    wire w;
+    wire_open_unix(&w, s->socket_path);
+    wire_request(&w, method, path, "", body);
+    wire_read(&w, a, 10000);
+    wire_close(&w);
+}
+
+static json *parsed(const wire_answer *a) {
+    json *v = NULL;
+    err e = ERR_INIT;
+    if (json_parse(buf_cstr(&a->body), a->body.len, NULL, &v, &e) != OK) {
+        fail_msg("no JSON: %s", buf_cstr(&a->body));
+    }
+    return v;
+}
+
+static json *ask_json(const stub_server *s, const char *path, const char *body, int status) {
+    wire_answer a;
+    ask(s, body != NULL ? "POST" : "GET", path, body, &a);
+    if (a.status != status) fail_msg("%s %s: %d %s", path, body, a.status, buf_cstr(&a.body));
+    json *v = parsed(&a);
+    wire_answer_release(&a);
+    return v;
+}
+
+static const char *text_at(const json *v, const char *const *path) {
+    for (; *path != NULL; path++) {
+        v = (*path)[0] >= '0' && (*path)[0] <= '9' ? json_at(v, (size_t)((*path)[0] - '0'))
+                                                    : json_get(v, *path);
+    }
+    return json_str(v);
+}
+#define TEXT_AT(v, ...) text_at(v, (const char *const[]){__VA_ARGS__, NULL})
+
+/* ---- streamed equals whole ---- */
+
+static void message_of(const char *const *pieces, int n, const char *fields, bool thinks,
+    sse_message *m) {
+    stub_server_options o = options(pieces, n);
+    stub_server s;
+    wire_answer a;
+    buf body = BUF_INIT;
+    o.thinks_by_default = thinks;
+    stub_server_start(&s, &o);
+    buf_printf(&body, "{%s}", fields);
+    ask(&s, "POST", "/v1/chat/completions", buf_cstr(&body), &a);
+    if (a.status != 200) fail_msg("%d %s", a.status, buf_cstr(&a.body));
+    memset(m, 0, sizeof *m);
+    if (strstr(fields, "\"stream\":true") != NULL) {
+        const char *why;
+        sse_read_stream(&a.body, m);
+        if (!sse_check_rule(m, "ends_with_done", &why)) fail_msg("%s", buf_cstr(&a.body));
+    } else {
+        json *v = parsed(&a);
+        sse_read_whole(v, m);
+        json_free(v);
+    }
+    wire_answer_release(&a);
+    buf_release(&body);
+    stub_server_stop(&s);
+}
+
+/* Cuts text into pieces of size bytes, never inside a character. */
+static int cut(const char *text, size_t size, char store[][64], const char **pieces, int most) {
+    size_t len = strlen(text);
+    int n = 0;
+    for (size_t at = 0; at < len && n < most; n++) {
+        size_t k = size;
+        while (at + k < len && ((unsigned char)text[at + k] & 0xC0) == 0x80) k++;
+        if (at + k > len) k = len - at;
+        str_copy(store[n], k + 1, text + at);
+        pieces[n] = store[n];
+        at += k;
+    }
+    return n;
+}
+
+static void streamed_equals_whole(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *fields;
+        bool thinks;
+    } cases[] = {
+        {"thought </think>answer with \"quotes\", \\ and \xE2\x82\xAC", HELLO, true},
+        {"one\n\n<" MARK " calls>\n<" MARK " invoke name=\"sh\">\n<" MARK
+         " parameter name=\"c\" string=\"true\">ls \"x\"\n</" MARK " parameter>\n<" MARK
+         " parameter name=\"n\" string=\"false\">12</" MARK " parameter>\n</" MARK " invoke>\n</" MARK
+         " calls>", HELLO "," TOOLS, false},
+        {"plain END not this", HELLO ",\"stop\":[\"END\"]", false},
+        {"cut by length, this is", HELLO ",\"max_tokens\":3", false},
+        {"2 < 3 and <thin", HELLO, false},
+    };
+    static const size_t sizes[] = {1, 3, 7, 60};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+            static char store[400][64];
+            const char *pieces[400];
+            char fields[1000];
+            sse_message whole;
+            sse_message streamed;
+            const char *why;
+            int n = cut(cases[i].text, sizes[k], store, pieces, 400);
+            message_of(pieces, n, cases[i].fields, cases[i].thinks, &whole);
+            snprintf(fields, sizeof fields, "%s,\"stream\":true", cases[i].fields);
+            message_of(pieces, n, fields, cases[i].thinks, &streamed);
+            if (!sse_message_equal(&whole, &streamed, &why)) {
+                fail_msg("case %zu cut %zu: %s differs: '%s' and '%s'", i, sizes[k], why,
+                    buf_cstr(&whole.content), buf_cstr(&streamed.content));
+            }
+            sse_message_release(&whole);
+            sse_message_release(&streamed);
+        }
+    }
+}
+
+/* ---- refusals ---- */
+
+static void bad_requests_name_the_field(void **state) {
+    (void)state;
+    static const struct {
+        const char *fields, *param;
+    } cases[] = {
+        {"\"messages\":[]", "messages"},
+        {"\"messages\":\"x\"", "messages"},
+        {"\"model\":\"x\"", "messages"},
+        {HELLO ",\"stream\":\"yes\"", "stream"},
+        {HELLO ",\"temperature\":true", "temperature"},
+        {HELLO ",\"top_k\":1.5", "top_k"},
+        {HELLO ",\"min_p\":2", "min_p"},
+        {HELLO ",\"repetition_penalty\":0", "repetition_penalty"},
+        {HELLO ",\"seed\":\"abc\"", "seed"},
+        {HELLO ",\"n\":9", "n"},
+        {HELLO ",\"stop\":5", "stop"},
+        {HELLO ",\"stop\":[\"a\",7]", "stop"},
+        {HELLO ",\"stop_token_ids\":[-1]", "stop_token_ids"},
+        {HELLO ",\"logit_bias\":{\"x\":1}", "logit_bias"},
+        {HELLO ",\"logit_bias\":{\"5\":101}", "logit_bias"},
+        {HELLO ",\"logit_bias\":{\"9999999\":1}", "logit_bias"},
+        {HELLO ",\"top_logprobs\":3", "top_logprobs"},
+        {HELLO ",\"logprobs\":true,\"top_logprobs\":21", "top_logprobs"},
+        {HELLO ",\"max_completion_tokens\":0", "max_completion_tokens"},
+        {HELLO ",\"tools\":{}", "tools"},
+        {HELLO ",\"tool_choice\":\"required\"", "tool_choice"},
+        {HELLO "," TOOLS ",\"tool_choice\":\"sometimes\"", "tool_choice"},
+        {HELLO ",\"response_format\":{\"type\":\"json_object\"}", "response_format"},
+        {HELLO ",\"response_format\":7", "response_format"},
+        {HELLO ",\"guided_json\":{}", "guided_json"},
+        {HELLO ",\"modalities\":[\"audio\"]", "modalities"},
+        {HELLO ",\"stream\":true,\"stream_options\":5", "stream_options"},
+        {HELLO ",\"thinking_budget\":-1", "thinking_budget"},
+        {HELLO ",\"max_tokens\":999999", "max_tokens"},
+    };
+    stub_server_options o = options(hello_pieces, 4);
+    stub_server s;
+    stub_server_start(&s, &o);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char body[1000];
+        snprintf(body, sizeof body, "{%s}", cases[i].fields);
+        json *v = ask_json(&s, "/v1/chat/completions", body, 400);
+        const char *param = TEXT_AT(v, "error", "param");
+        if (param == NULL || strcmp(param, cases[i].param) != 0) {
+            fail_msg("%s: param is %s", cases[i].fields, param != NULL ? param : "null");
+        }
+        assert_string_equal(TEXT_AT(v, "error", "type"), "invalid_request_error");
+        json_free(v);
+    }
+    static const char *const bodies[] = {"", "[]", "{", "\"x\"", "{\"messages\":[]}x", "\xff"};
+    for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++) {
+        json_free(ask_json(&s, "/v1/chat/completions", bodies[i], 400));
+    }
+    stub_server_stop(&s);
+}
+
+static void fields_that_mean_nothing_are_taken(void **state) {
+    (void)state;
+    stub_server_options o = options(hello_pieces, 4);
+    stub_server s;
+    stub_server_start(&s, &o);
+    json *v = ask_json(&s, "/chat/completions/",
+        "{" HELLO ",\"user\":\"u\",\"metadata\":{},\"store\":true,\"temperature\":\"0.5\",\"seed\":-3,"
+        "\"top_p\":null,\"max_tokens\":null,\"stop\":\"\",\"what\":{\"is\":\"this\"},\"top_k\":-1,"
+        "\"response_format\":{\"type\":\"text\"},\"tools\":[],\"model\":\"gpt-4\"}", 200);
+    assert_string_equal(TEXT_AT(v, "choices", "0", "message", "content"), "Hello world");
+    assert_string_equal(TEXT_AT(v, "model"), "tandem-stub");
+    assert_string_equal(TEXT_AT(v, "service_tier"), "default");
+    json_free(v);
+    stub_server_stop(&s);
+}
+
+/* ---- shapes ---- */
+
+static void choices_usage_and_logprobs(void **state) {
+    (void)state;
+    int64_t n = 0;
+    stub_server_options o = options(hello_pieces, 4);
+    stub_server s;
+    stub_server_start(&s, &o);
+    json *v = ask_json(&s, "/v1/chat/completions",
+        "{" HELLO ",\"n\":3,\"logprobs\":true,\"top_logprobs\":2}", 200);
+    assert_int_equal(json_count(json_get(v, "choices")), 3);
+    JSON_EACH(choice, json_get(v, "choices")) {
+        const json *content = json_get(json_get(choice, "logprobs"), "content");
+        assert_int_equal(json_count(content), 4);
+        const json *first = json_at(content, 0);
+        assert_string_equal(json_str(json_get(first, "token")), "Hel");
+        assert_int_equal(json_count(json_get(first, "top_logprobs")), 2);
+        assert_int_equal(json_count(json_get(first, "bytes")), 3);
+        assert_string_equal(TEXT_AT(choice, "message", "content"), "Hello world");
+    }
+    const json *usage = json_get(v, "usage");
+    assert_int_equal(json_i64(json_get(usage, "completion_tokens"), &n), OK);
+    assert_int_equal(n, 12);
+    json_free(v);
+    v = ask_json(&s, "/v1/chat/completions", "{" HELLO ",\"stop\":[\"zz\",\"wor\"]}", 200);
+    assert_string_equal(TEXT_AT(v, "choices", "0", "message", "content"), "Hello ");
+    assert_string_equal(TEXT_AT(v, "choices", "0", "stop_reason"), "wor");
+    assert_string_equal(TEXT_AT(v, "choices", "0", "finish_reason"), "stop");
+    assert_int_equal(json_i64(json_get(json_get(v, "usage"), "completion_tokens"), &n), OK);
+    assert_int_equal(n, 3);
+    json_free(v);
+    wire_answer a;
+    ask(&s, "POST", "/v1/chat/completions",
+        "{" HELLO ",\"n\":2,\"stream\":true,\"stream_options\":{\"include_usage\":true}}", &a);
+    sse_message m = {0};
+    sse_read_stream(&a.body, &m);
+    assert_int_equal(m.n_finish, 2);
+    const char *why;
+    assert_true(sse_check_rule(&m, "usage_null_or_absent_elsewhere", &why));
+    sse_message_release(&m);
+    wire_answer_release(&a);
+    stub_server_stop(&s);
+}
+
+static void paths_methods_and_ids(void **state) {
+    (void)state;
+    char text[200];
+    wire_answer a;
+    wire w;
+    stub_server_options o = options(hello_pieces, 4);
+    stub_server s;
+    stub_server_start(&s, &o);
+    json_free(ask_json(&s, "/models", NULL, 200));
+    json_free(ask_json(&s, "/v1/models/tandem-stub", NULL, 200));
+    json_free(ask_json(&s, "/v1/models/other", NULL, 404));
+    json_free(ask_json(&s, "/health?x=1", NULL, 200));
+    json_free(ask_json(&s, "/v1/ready/", NULL, 200));
+    json_free(ask_json(&s, "/v1/nothing", NULL, 404));
+    json_free(ask_json(&s, "/tandem/v1/state", NULL, 200));
+    json_free(ask_json(&s, "/tandem/v1/cancel", "{\"id\":\"no\"}", 404));
+    ask(&s, "GET", "/v1/chat/completions", NULL, &a);
+    assert_int_equal(a.status, 405);
+    wire_header(&a, "Allow", text, sizeof text);
+    assert_string_equal(text, "POST");
+    wire_answer_release(&a);
+    ask(&s, "GET", "/metrics", NULL, &a);
+    assert_non_null(strstr(buf_cstr(&a.body), "\ntandem_requests_running 0\n"));
+    assert_non_null(strstr(buf_cstr(&a.body), "# TYPE tandem_request_seconds histogram"));
+    wire_answer_release(&a);
+    wire_open_tcp(&w, s.port);
+    wire_request(&w, "GET", "/tandem/v1/state", "x-request-id: abc-1\r\n", NULL);
+    wire_read(&w, &a, 5000);
+    assert_int_equal(a.status, 404); /* control paths are not on TCP */
+    wire_header(&a, "x-request-id", text, sizeof text);
+    assert_string_equal(text, "abc-1");
+    wire_answer_release(&a);
+    wire_request(&w, "GET", "/v1/models", "", NULL); /* the connection is kept */
+    wire_read(&w, &a, 5000);
+    assert_int_equal(a.status, 200);
+    wire_header(&a, "x-request-id", text, sizeof text);
+    assert_true(strlen(text) > 20);
+    wire_answer_release(&a);
+    wire_close(&w);
+    stub_server_stop(&s);
+}
+
+static void text_to_tokens_and_back(void **state) {
+    (void)state;
+    stub_server_options o = options(hello_pieces, 4);
+    stub_server s;
+    buf body = BUF_INIT;
+    stub_server_start(&s, &o);
+    json *v = ask_json(&s, "/tokenize",
+        "{\"prompt\":\"Hello \\u20ac world\",\"add_special_tokens\":false,\"return_token_strs\":true}", 200);
+    assert_int_equal(json_count(json_get(v, "tokens")), json_count(json_get(v, "token_strs")));
+    buf_puts(&body, "{\"tokens\":");
+    json_print(json_get(v, "tokens"), &body);
+    buf_puts(&body, "}");
+    json *back = ask_json(&s, "/detokenize", buf_cstr(&body), 200);
+    assert_string_equal(TEXT_AT(back, "prompt"), "Hello \xE2\x82\xAC world");
+    json_free(back);
+    json_free(v);
+    json_free(ask_json(&s, "/detokenize", "{\"tokens\":[99999999]}", 400));
+    json_free(ask_json(&s, "/tokenize", "{}", 400));
+    v = ask_json(&s, "/tokenize", "{" HELLO "}", 200);
+    json *w = ask_json(&s, "/v1/chat/completions", "{" HELLO "}", 200);
+    int64_t count = 0;
+    int64_t used = 0;
+    json_i64(json_get(v, "count"), &count);
+    json_i64(json_get(json_get(w, "usage"), "prompt_tokens"), &used);
+    assert_int_equal(count, used);
+    json_free(v);
+    json_free(w);
+    buf_release(&body);
+    stub_server_stop(&s);
+}
+
+/* ---- load and life ---- */
+
+static void a_full_queue_answers_429(void **state) {
+    (void)state;
+    enum { N = 4 };
+    char text[64];
+    wire w[N];
+    wire_answer a;
+    stub_server_options o = options(hello_pieces, 4);
+    stub_server s;
+    o.queue_cap = 2;
+    o.script.n_slots = 1;
+    o.script.delay_ms = 60;
+    o.script.n_times = 100;
+    stub_server_start(&s, &o);
+    for (int i = 0; i < N; i++) {
+        wire_open_unix(&w[i], s.socket_path);
+        wire_request(&w[i], "POST", "/v1/chat/completions", "", "{" HELLO ",\"stream\":true}");
+        sleep_ms(30);
+    }
+    wire_read(&w[N - 1], &a, 5000);
+    assert_int_equal(a.status, 429);
+    wire_header(&a, "Retry-After", text, sizeof text);
+    assert_string_equal(text, "1");
+    wire_header(&a, "retry-after-ms", text, sizeof text);
+    assert_string_equal(text, "1000");
+    assert_non_null(strstr(buf_cstr(&a.body), "queue_full"));
+    wire_answer_release(&a);
+    json *v = ask_json(&s, "/tandem/v1/state", NULL, 200);
+    assert_int_equal(json_count(json_get(v, "requests")), 3);
+    char body[200];
+    snprintf(body, sizeof body, "{\"id\":\"%s\"}", TEXT_AT(v, "requests", "0", "id"));
+    json_free(ask_json(&s, "/tandem/v1/cancel", body, 200));
+    json_free(v);
+    wire_read(&w[0], &a, 5000); /* cancelled by id: a clean end of its stream */
+    assert_true(a.is_complete);
+    assert_non_null(strstr(buf_cstr(&a.body), "\"stop_reason\":\"cancelled\""));
+    wire_answer_release(&a);
+    for (int i = 0; i < N; i++) {
+        wire_close(&w[i]);
+    }
+    run_stats stats;
+    uint64_t deadline = clock_mono_ms() + 3000;
+    do {
+        sleep_ms(10);
+        run_stats_get(s.run, &stats);
+    } while (stats.n_running + stats.n_waiting > 0 && clock_mono_ms() < deadline);
+    assert_int_equal(stats.n_running + stats.n_waiting, 0);
+    stub_server_stop(&s);
+}
+
+/* A client that only shuts down its sending side still gets its answer, on both kinds of socket. */
+static void half_closed_clients_are_served(void **state) {
+    (void)state;
+    static const char *const bodies[] = {"{" HELLO "}", "{" HELLO ",\"stream\":true}"};
+    stub_server_options o = options(hello_pieces, 4);
+    stub_server s;
+    o.script.delay_ms = 30;
+    stub_server_start(&s, &o);
+    for (int i = 0; i < 4; i++) {
+        wire w;
+        wire_answer a;
+        if (i % 2 == 0) {
+            wire_open_unix(&w, s.socket_path);
+        } else {
+            wire_open_tcp(&w, s.port);
+        }
+        wire_request(&w, "POST", "/v1/chat/completions", "", bodies[i / 2]);
+        shutdown(w.fd, SHUT_WR);
+        wire_read(&w, &a, 5000);
+        assert_int_equal(a.status, 200);
+        assert_true(a.is_complete);
+        assert_non_null(strstr(buf_cstr(&a.body), "ld\""));
+        wire_answer_release(&a);
+        wire_close(&w);
+    }
+    stub_server_stop(&s);
+}
+
+static void a_lost_peer_is_not_ready(void **state) {
+    (void)state;
+    wire_answer a;
+    stub_server_options o = options(hello_pieces, 4);
+    stub_server s;
+    o.script.end = STUB_END_PEER_LOST;
+    stub_server_start(&s, &o);
+    ask(&s, "POST", "/v1/chat/completions", "{" HELLO ",\"stream\":true}", &a);
+    assert_int_equal(a.status, 200);
+    assert_non_null(strstr(buf_cstr(&a.body), "engine_failed"));
+    assert_null(strstr(buf_cstr(&a.body), "[DONE]"));
+    wire_answer_release(&a);
+    json *v = ask_json(&s, "/ready", NULL, 503);
+    assert_string_equal(TEXT_AT(v, "status"), "peer_lost");
+    json_free(v);
+    json_free(ask_json(&s, "/health", NULL, 200));
+    json_free(ask_json(&s, "/v1/chat/completions", "{" HELLO "}", 503));
+    stub_server_stop(&s);
+}
+
+static void quiet_streams_carry_comments(void **state) {
+    (void)state;
+    wire w;
+    wire_answer a;
+    stub_server_options o = options(hello_pieces, 4);
+    stub_server s;
+    o.script.prefill_ms = 600;
+    o.keep_alive_ms = 100;
+    stub_server_start(&s, &o);
+    wire_open_unix(&w, s.socket_path);
+    wire_request(&w, "POST", "/v1/chat/completions", "", "{" HELLO ",\"stream\":true}");
+    wire_read(&w, &a, 5000);
+    assert_int_equal(strncmp(buf_cstr(&a.body), ": prefill ", 10), 0);
+    assert_true(w.max_silence_ms < 500);
+    wire_answer_release(&a);
+    wire_close(&w);
+    stub_server_stop(&s);
+}
+
+static void large_bodies_are_refused(void **state) {
+    (void)state;
+    wire w;
+    wire_answer a;
+    stub_server_options o = options(hello_pieces, 4);
+    stub_server s;
+    static char chunk[5000];
+    o.max_body_bytes = 20000;
+    stub_server_start(&s, &o);
+    memset(chunk, 'x', sizeof chunk);
+    wire_open_unix(&w, s.socket_path);
+    const char *head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    wire_send(&w, head, strlen(head));
+    for (int i = 0; i < 6; i++) {
+        wire_send(&w, "1388\r\n", 6);
+        wire_send(&w, chunk, sizeof chunk);
+        wire_send(&w, "\r\n", 2);
+    }
+    wire_send(&w, "0\r\n\r\n", 5);
+    wire_read(&w, &a, 5000);
+    assert_int_equal(a.status, 413);
+    wire_answer_release(&a);
+    wire_close(&w);
+    json_free(ask_json(&s, "/v1/chat/completions", "{" HELLO "}", 200));
+    stub_server_stop(&s);
+}
+
+static void the_endpoint_is_switched(void **state) {
+    (void)state;
+    int64_t port = 0;
+    wire w;
+    stub_server_options o = options(hello_pieces, 4);
+    stub_server s;
+    stub_server_start(&s, &o);
+    json_free(ask_json(&s, "/tandem/v1/endpoint", "{\"on\":false}", 200));
+    wire_open_tcp(&w, s.port);
+    assert_int_equal(w.fd, -1);
+    json_free(ask_json(&s, "/tandem/v1/endpoint", "{\"on\":true,\"bind\":\"0.0.0.0\",\"port\":0}", 400));
+    json *v = ask_json(&s, "/tandem/v1/endpoint", "{\"on\":true,\"port\":0}", 200);
+    const char *address = TEXT_AT(v, "endpoint", "address");
+    assert_int_equal(parse_i64(strchr(address, ':') + 1, &port), OK);
+    wire_open_tcp(&w, (int)port);
+    assert_true(w.fd >= 0);
+    wire_close(&w);
+    json_free(v);
+    stub_server_stop(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(streamed_equals_whole),
+        cmocka_unit_test(bad_requests_name_the_field),
+        cmocka_unit_test(fields_that_mean_nothing_are_taken),
+        cmocka_unit_test(choices_usage_and_logprobs),
+        cmocka_unit_test(paths_methods_and_ids),
+        cmocka_unit_test(text_to_tokens_and_back),
+        cmocka_unit_test(a_full_queue_answers_429),
+        cmocka_unit_test(half_closed_clients_are_served),
+        cmocka_unit_test(a_lost_peer_is_not_ready),
+        cmocka_unit_test(quiet_streams_carry_comments),
+        cmocka_unit_test(large_bodies_are_refused),
+        cmocka_unit_test(the_endpoint_is_switched),
+    };
+    tok = stub_tokenizer_open();
+    if (tok == NULL) {
+        print_message("skipped: no demo tokenizer here (templates/demo-model or DEMO_WEIGHTS)\n");
+        return 77;
+    }
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    tokenizer_close(tok);
+    return rc;
+}
