@@ -189,7 +189,7 @@ int chat_whole_print(chat_reply *r, buf *out) {
 
 /* ---- streamed ---- */
 
-void chat_stream_begin(chat_reply *r) {
+void chat_reply_begin(chat_reply *r) {
     buf_puts(&r->head, "data: ");
     put_head(r, "chat.completion.chunk", &r->head);
     buf_puts(&r->head, ",\"choices\":[");
@@ -229,7 +229,7 @@ static void close_chunk(chat_reply *r, const gen_event *event) {
     buf_puts(r->out, "}\n\n");
 }
 
-void chat_stream_event(void *ctx, const gen_event *event) {
+void chat_reply_event(void *ctx, const gen_event *event) {
     chat_reply *r = ctx;
     if (event->kind == GEN_CALL_END || event->kind == GEN_CALL_DROP) return;
     open_chunk(r, event->i_choice);
@@ -265,7 +265,7 @@ void chat_stream_event(void *ctx, const gen_event *event) {
     close_chunk(r, event);
 }
 
-void chat_stream_finish(chat_reply *r, int i_choice) {
+void chat_reply_finish(chat_reply *r, int i_choice) {
     gen_result result;
     generation_result(r->choices[i_choice].gen, &result);
     open_chunk(r, i_choice);
@@ -279,7 +279,7 @@ void chat_stream_finish(chat_reply *r, int i_choice) {
     buf_puts(r->out, "}\n\n");
 }
 
-void chat_stream_end(chat_reply *r) {
+void chat_reply_end(chat_reply *r) {
     gen_result results[PARAMS_N_MAX];
     if (r->params.has_usage_chunk) {
         get_results(r, results);
@@ -291,7 +291,7 @@ void chat_stream_end(chat_reply *r) {
     buf_puts(r->out, "data: [DONE]\n\n");
 }
 
-void chat_stream_fail(chat_reply *r, const err *cause) {
+void chat_reply_fail(chat_reply *r, const err *cause) {
     api_error e;
     api_from_err(&e, cause);
     buf_puts(r->out, "data: ");

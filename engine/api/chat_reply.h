@@ -40,19 +40,19 @@ typedef struct chat_reply {
 void chat_reply_free(chat_reply *r);
 
 /* Sinks for gen_request. ctx is the chat_reply. */
-void chat_stream_event(void *ctx, const gen_event *event);
+void chat_reply_event(void *ctx, const gen_event *event);
 void chat_whole_event(void *ctx, const gen_event *event);
 
 /* The whole answer; all choices must be done without failure. */
 int chat_whole_print(chat_reply *r, buf *out);
 /* The text every chunk begins with; before the first event. */
-void chat_stream_begin(chat_reply *r);
+void chat_reply_begin(chat_reply *r);
 /* The last chunk of one choice. */
-void chat_stream_finish(chat_reply *r, int i_choice);
+void chat_reply_finish(chat_reply *r, int i_choice);
 /* Usage chunk if asked for, and the end mark. */
-void chat_stream_end(chat_reply *r);
+void chat_reply_end(chat_reply *r);
 /* One error event; nothing may follow. */
-void chat_stream_fail(chat_reply *r, const err *cause);
+void chat_reply_fail(chat_reply *r, const err *cause);
 
 /* The usage object of all choices. */
 int usage_print(const gen_result *results, int n, buf *out);

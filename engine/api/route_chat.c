@@ -63,7 +63,7 @@ static int start_choices(chat_reply *r, int32_t max_tokens, api_error *e) {
         gen_request g = {.a = r->a, .id = r->id, .params = &r->params, .prompt = &r->tokens,
             .starts_in_reasoning = r->prompt.starts_in_reasoning, .has_tools = r->prompt.has_tools,
             .max_tokens = max_tokens, .i_choice = i, .sink_ctx = r,
-            .sink = r->params.is_stream ? chat_stream_event : chat_whole_event};
+            .sink = r->params.is_stream ? chat_reply_event : chat_whole_event};
         int rc = generation_start(&g, &r->choices[i].gen, e);
         if (rc != OK) return rc;
         r->n_choices = i + 1;
@@ -160,17 +160,17 @@ static int settle(chat_reply *r, http_request *q) {
     const err *failure = first_failure(r);
     if (failure != NULL) {
         note_end(r, q);
-        chat_stream_fail(r, failure);
+        chat_reply_fail(r, failure);
         return HTTP_LAST;
     }
     for (int i = 0; i < r->n_choices; i++) {
         if (r->has_finished[i] || !generation_is_done(r->choices[i].gen)) continue;
         r->has_finished[i] = true;
-        chat_stream_finish(r, i);
+        chat_reply_finish(r, i);
     }
     if (!all_done(r)) return HTTP_MORE;
     note_end(r, q);
-    chat_stream_end(r);
+    chat_reply_end(r);
     return HTTP_LAST;
 }
 
@@ -216,7 +216,7 @@ void route_chat(http_request *q) {
     api_new_id("chatcmpl-", r->id);
     int rc = prepare(r, q, &max_tokens, &e);
     if (rc == OK) {
-        if (r->params.is_stream) chat_stream_begin(r);
+        if (r->params.is_stream) chat_reply_begin(r);
         rc = start_choices(r, max_tokens, &e);
     }
     buf_release(&q->body);
