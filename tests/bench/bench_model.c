@@ -1,134 +1,203 @@
-/*
- * Speed of the forward pass: prefill and decode tokens per second of one model folder (argument, or
- * DEMO_MODEL, or templates/demo-model), with the time of each part. Best of several rounds. The
- * text is arbitrary tokens; decode takes the most likely token.
- */
+/* Speed of the model on this machine: prompt and decoding in tokens a second, drafting, opening time, memory. One line a
+ * case. MODEL=DIR chooses another model than the built-in one; THREADS=N the number of threads. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/err.h"
+#include "engine/base/file.h"
 #include "engine/base/mem.h"
+#include "engine/base/str.h"
 #include "engine/model/model.h"
+#include "tests/harness/model_probe.h"
 
-enum { PROMPT = 512, REPLY = 128, CHUNK = 256, PAGE = 128, PAGES = 16, ROUNDS = 5 };
+enum { CONTEXT = 2048, REPEATS = 3 };
 
 static const char *const part_names[STEP_N_PARTS] = {
-    "embed", "engram", "attention", "experts", "head", "draft feed", "exchange"};
+    "embed", "engram", "attention", "moe", "head", "draft feed", "exchange"};
 
-typedef struct bench_run {
-    uint64_t ns, part_ns[STEP_N_PARTS];
-    int n_tokens;
-} bench_run;
+/* With one thread this is what the work costs even while other programs run. */
+static uint64_t cpu_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
-static int32_t most_likely(const float *logits, int n) {
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++) {
-        if (logits[i] > logits[best]) {
-            best = i;
+static uint64_t resident_kb(void) {
+    buf text = BUF_INIT;
+    err e = ERR_INIT;
+    uint64_t kb = 0;
+    if (file_read("/proc/self/status", &text, 1 << 16, &e) == OK) {
+        const char *at = strstr(buf_cstr(&text), "VmRSS:");
+        if (at != NULL) {
+            kb = (uint64_t)strtoull(at + 6, NULL, 10);
         }
     }
-    return best;
+    buf_release(&text);
+    return kb;
 }
 
-static int step(model *m, const plan_span *span, bench_run *r, step_result *out, err *e) {
-    batch_plan plan = {.id = 1, .n_spans = 1, .spans = span};
-    uint64_t start = clock_mono_ns();
-    int rc = model_step(m, &plan, out, e);
-    r->ns += clock_mono_ns() - start;
-    r->n_tokens += span->n_rows;
-    for (int i = 0; i < STEP_N_PARTS && rc == OK; i++) {
-        r->part_ns[i] += out->part_ns[i];
+static void print_parts(const uint64_t *part, double n_tokens) {
+    for (int i = 0; i < STEP_N_PARTS - 1; i++) {
+        printf(" %s %.0f", part_names[i], (double)part[i] / 1e3 / n_tokens);
     }
-    return rc;
+    printf(" us/token\n");
 }
 
-static int one_round(model *m, bench_run *prefill, bench_run *decode, err *e) {
+/* Best of the repeats; prompts in chunks, logits of the last row only. */
+static void bench_prompt(model *m, int n_tokens, int chunk) {
+    model_info info;
+    uint64_t best = UINT64_MAX, best_cpu = UINT64_MAX, parts[STEP_N_PARTS] = {0};
+    int32_t *tokens = mem_array((size_t)n_tokens, sizeof(*tokens));
+    model_get_info(m, &info);
+    for (int i = 0; i < n_tokens; i++) {
+        tokens[i] = 3 + (i * 131 + i * i * 7) % (info.config->n_vocab - 10);
+    }
+    for (int k = 0; k < REPEATS; k++) {
+        uint64_t sum[STEP_N_PARTS] = {0}, start = clock_mono_ns(), cpu = cpu_ns();
+        probe_slot(m, 0, 0, CONTEXT);
+        for (int at = 0; at < n_tokens; at += chunk) {
+            plan_span s = {.slot = 0,
+                .n_rows = n_tokens - at < chunk ? n_tokens - at : chunk,
+                .pos = at,
+                .tokens = tokens + at,
+                .kind = PLAN_PROMPT};
+            s.logits = at + s.n_rows == n_tokens ? PLAN_LOGITS_LAST : PLAN_LOGITS_NONE;
+            batch_plan plan = {.id = 1, .n_spans = 1, .spans = &s};
+            step_result out;
+            err e = ERR_INIT;
+            if (model_step(m, &plan, &out, &e) != OK) {
+                printf("%s\n", e.msg);
+                exit(1);
+            }
+            for (int i = 0; i < STEP_N_PARTS; i++) {
+                sum[i] += out.part_ns[i];
+            }
+        }
+        uint64_t took = clock_mono_ns() - start;
+        cpu = cpu_ns() - cpu;
+        best_cpu = cpu < best_cpu ? cpu : best_cpu;
+        if (took < best) {
+            best = took;
+            memcpy(parts, sum, sizeof(sum));
+        }
+    }
+    printf("prompt %4d tokens, chunks of %3d: %7.0f tokens/s |", n_tokens, chunk,
+        n_tokens * 1e9 / (double)best);
+    print_parts(parts, n_tokens);
+    mem_free(tokens);
+}
+
+/* Continues the prompt that bench_prompt left in slot 0. */
+static void bench_decode(model *m, int n_tokens) {
+    model_info info;
+    uint64_t best = UINT64_MAX, best_cpu = UINT64_MAX, parts[STEP_N_PARTS] = {0};
+    int64_t first = model_slot_len(m, 0);
+    model_get_info(m, &info);
+    for (int k = 0; k < REPEATS; k++) {
+        uint64_t sum[STEP_N_PARTS] = {0}, start = clock_mono_ns(), cpu = cpu_ns();
+        for (int i = 0; i < n_tokens; i++) {
+            int32_t token = 5 + (i * 37 + k) % (info.config->n_vocab - 10);
+            plan_span s = {.slot = 0,
+                .n_rows = 1,
+                .pos = model_slot_len(m, 0),
+                .tokens = &token,
+                .logits = PLAN_LOGITS_LAST,
+                .kind = PLAN_DECODE};
+            batch_plan plan = {.id = 1, .n_spans = 1, .spans = &s};
+            step_result out;
+            err e = ERR_INIT;
+            if (model_step(m, &plan, &out, &e) != OK) {
+                printf("%s\n", e.msg);
+                exit(1);
+            }
+            for (int p = 0; p < STEP_N_PARTS; p++) {
+                sum[p] += out.part_ns[p];
+            }
+        }
+        uint64_t took = clock_mono_ns() - start;
+        cpu = cpu_ns() - cpu;
+        best_cpu = cpu < best_cpu ? cpu : best_cpu;
+        if (took < best) {
+            best = took;
+            memcpy(parts, sum, sizeof(sum));
+        }
+    }
+    printf("decode at %4d:                    %7.0f tokens/s |", (int)first,
+        n_tokens * 1e9 / (double)best);
+    print_parts(parts, n_tokens);
+}
+
+static void bench_draft(model *m) {
+    uint64_t best = UINT64_MAX;
+    for (int k = 0; k < 20; k++) {
+        draft_request r = {0, 5};
+        draft_result out;
+        err e = ERR_INIT;
+        if (model_draft(m, &r, 1, NULL, NULL, &out, &e) != OK) {
+            printf("%s\n", e.msg);
+            return;
+        }
+        best = out.total_ns < best ? out.total_ns : best;
+    }
+    printf("draft block: %.0f us\n", (double)best / 1e3);
+}
+
+static void bench_verify(model *m, int n_rows) {
+    int32_t tokens[16] = {5, 6, 7, 8, 9, 10, 11, 12};
+    uint64_t best = UINT64_MAX;
+    err e = ERR_INIT;
+    for (int k = 0; k < 20; k++) {
+        int64_t len = model_slot_len(m, 0);
+        uint64_t start = clock_mono_ns();
+        (void)probe_step(m, 0, tokens, n_rows, PLAN_VERIFY);
+        uint64_t took = clock_mono_ns() - start;
+        best = took < best ? took : best;
+        (void)model_commit(m, 0, len, &e);
+    }
+    printf("verify window of %d rows: %.0f us\n", n_rows, (double)best / 1e3);
+}
+
+int main(void) {
+    const char *dir = getenv("MODEL"), *threads = getenv("THREADS");
+    int64_t n_threads = 0;
+    if (dir == NULL) {
+        dir = "templates/demo-model";
+    }
+    if (threads != NULL) {
+        (void)parse_i64(threads, &n_threads);
+    }
+    char config[1024];
+    snprintf(config, sizeof(config), "%s/config.json", dir);
+    if (!file_exists(config)) {
+        printf("model: %s holds no model\n", dir);
+        return 0;
+    }
+    model_options o = {.dir = dir,
+        .n_threads = (int)n_threads,
+        .n_slots = 4,
+        .max_rows = 256,
+        .max_context = CONTEXT};
+    uint64_t start = clock_mono_ns();
+    model *m = probe_open(&o);
     model_info info;
     model_get_info(m, &info);
-    int n_vocab = info.config->n_vocab;
-    int32_t tokens[PROMPT], pages[PAGES];
-    for (int i = 0; i < PROMPT; i++) {
-        tokens[i] = 3 + (i * 7919 + i / 5) % (n_vocab - 64);
+    printf("%s: opened in %.0f ms, %d threads, %s, resident %.1f MB\n", dir,
+        (double)(clock_mono_ns() - start) / 1e6, info.n_threads, info.arithmetic,
+        (double)resident_kb() / 1024);
+    bench_prompt(m, 1024, 256);
+    bench_prompt(m, 256, 256);
+    bench_prompt(m, 64, 64);
+    bench_decode(m, 64);
+    bench_verify(m, 2);
+    bench_verify(m, 6);
+    if (info.has_drafts) {
+        bench_draft(m);
     }
-    for (int i = 0; i < PAGES; i++) {
-        pages[i] = i;
-    }
-    model_slot_reset(m, 0);
-    int rc = model_slot_pages(m, 0, pages, PAGES, e);
-    step_result out = {0};
-    for (int i = 0; i < PROMPT && rc == OK; i += CHUNK) {
-        plan_span span = {.n_rows = CHUNK,
-            .pos = i,
-            .tokens = tokens + i,
-            .logits = PLAN_LOGITS_LAST,
-            .kind = PLAN_PROMPT};
-        rc = step(m, &span, prefill, &out, e);
-    }
-    for (int i = 0; i < REPLY && rc == OK; i++) {
-        int32_t token = most_likely(out.logits, n_vocab);
-        plan_span span = {.n_rows = 1,
-            .pos = PROMPT + i,
-            .tokens = &token,
-            .logits = PLAN_LOGITS_LAST,
-            .kind = PLAN_DECODE};
-        rc = step(m, &span, decode, &out, e);
-    }
-    return rc;
-}
-
-static void report(const char *what, const bench_run *r, int n_threads, const char *arithmetic) {
-    double us = (double)r->ns / 1000.0 / r->n_tokens;
-    printf("model %-8s %s, %d threads: %8.1f tokens/s  %7.1f us a token:", what, arithmetic,
-        n_threads, 1e6 / us, us);
-    for (int i = 0; i < STEP_N_PARTS; i++) {
-        if (r->part_ns[i] > 0) {
-            printf(" %s %.1f", part_names[i], (double)r->part_ns[i] / 1000.0 / r->n_tokens);
-        }
-    }
-    printf("\n");
-}
-
-int main(int argc, char **argv) {
-    const char *dir = argc > 1 ? argv[1] : getenv("DEMO_MODEL");
-    int last_thread_count = argc > 2 ? 1 : 2;
-    err e = ERR_INIT;
-    for (int n_threads = 1; n_threads <= last_thread_count; n_threads++) {
-        model_options options = {.dir = dir != NULL ? dir : "templates/demo-model",
-            .n_threads = n_threads,
-            .n_slots = 1,
-            .n_pages = PAGES,
-            .page_tokens = PAGE,
-            .max_rows = CHUNK};
-        model *m = NULL;
-        if (model_open(&options, &m, &e) != OK) {
-            printf("model skipped: %s\n", e.msg);
-            return 0;
-        }
-        model_info info;
-        model_get_info(m, &info);
-        bench_run prefill = {.ns = UINT64_MAX}, decode = {.ns = UINT64_MAX};
-        for (int i = 0; i < ROUNDS; i++) {
-            bench_run p = {0}, d = {0};
-            if (one_round(m, &p, &d, &e) != OK) {
-                printf("model failed: %s\n", e.msg);
-                break;
-            }
-            if (p.ns < prefill.ns) {
-                prefill = p;
-            }
-            if (d.ns < decode.ns) {
-                decode = d;
-            }
-        }
-        if (prefill.n_tokens > 0) {
-            report("prefill", &prefill, n_threads, info.arithmetic);
-        }
-        if (decode.n_tokens > 0) {
-            report("decode", &decode, n_threads, info.arithmetic);
-        }
-        model_close(m);
-    }
+    printf("resident at the end %.1f MB; plan %.1f MB\n", (double)resident_kb() / 1024,
+        (double)info.memory.total_bytes / 1048576);
+    model_close(m);
     return 0;
 }
