@@ -39,8 +39,10 @@ const merge_slot *tokenizer_merge(const tokenizer *t, int32_t left, int32_t righ
 static size_t merge_short(const tokenizer *t, const char *p, size_t len, int32_t *ids) {
     uint32_t ranks[BPE_SHORT];
     size_t n = len;
-    for (size_t i = 0; i < n; i++) ids[i] = t->byte_ids[(uint8_t)p[i]];
-    for (size_t i = 0; i + 1 < n; i++) ranks[i] = tokenizer_rank(t, ids[i], ids[i + 1]);
+    for (size_t i = 0; i < n; i++)
+        ids[i] = t->byte_ids[(uint8_t)p[i]];
+    for (size_t i = 0; i + 1 < n; i++)
+        ranks[i] = tokenizer_rank(t, ids[i], ids[i + 1]);
     while (n > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < n; i++) {
@@ -61,16 +63,17 @@ static size_t merge_short(const tokenizer *t, const char *p, size_t len, int32_t
 
 static int push_all(token_list *out, const int32_t *ids, size_t n) {
     int rc = OK;
-    for (size_t i = 0; i < n && rc == OK; i++) rc = token_list_push(out, ids[i]);
+    for (size_t i = 0; i < n && rc == OK; i++)
+        rc = token_list_push(out, ids[i]);
     return rc;
 }
 
 static void merge_piece(encoder *enc, const char *p, size_t len) {
     const tokenizer *t = enc->t;
     int32_t id = tokenizer_find(t, p, len);
-    uint8_t whole = id < 0                 ? 2
-                    : t->ignores_merges    ? 1
-                                           : atomic_load_explicit(&t->whole[id], memory_order_relaxed);
+    uint8_t whole = id < 0              ? 2
+                    : t->ignores_merges ? 1
+                                        : atomic_load_explicit(&t->whole[id], memory_order_relaxed);
     if (whole == 1) {
         enc->rc = token_list_push(enc->out, id);
         return;

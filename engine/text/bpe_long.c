@@ -1,5 +1,5 @@
-/* Merging of long pieces in near-linear time. Up to some thousand bytes a heap of places is fastest;
- * beyond, places are kept in one list per rank, and a small heap holds the ranks that are due. */
+/* Merging of long pieces in near-linear time. Up to some thousand bytes a heap of places is
+ * fastest; beyond, places are kept in one list per rank, and a small heap holds the ranks that are due. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,7 +87,8 @@ static void merge_by_place(const tokenizer *t, link *links, size_t len, heap *h)
             h->keys[h->n++] = (uint64_t)links[i].rank << 32 | (uint32_t)i;
         }
     }
-    for (size_t i = h->n / 2; i-- > 0;) heap_sift_down(h, i);
+    for (size_t i = h->n / 2; i-- > 0;)
+        heap_sift_down(h, i);
     while (h->n > 0) {
         uint64_t key = heap_pop(h);
         int32_t i = (int32_t)(uint32_t)key;
@@ -158,12 +159,15 @@ static void merge_rank(lists *l, uint32_t rank) {
     }
     l->heads[rank] = 0;
     if (!is_sorted) qsort(l->order, n, sizeof l->order[0], by_value);
-    for (size_t i = 0; i < n; i++) join_at(l, l->order[i], rank);
+    for (size_t i = 0; i < n; i++)
+        join_at(l, l->order[i], rank);
 }
 
 static void merge_by_rank(lists *l, size_t len) {
-    for (size_t i = 0; i + 1 < len; i++) list_add(l, (int32_t)i);
-    while (l->due.n > 0) merge_rank(l, (uint32_t)heap_pop(&l->due));
+    for (size_t i = 0; i + 1 < len; i++)
+        list_add(l, (int32_t)i);
+    while (l->due.n > 0)
+        merge_rank(l, (uint32_t)heap_pop(&l->due));
 }
 
 /* --- work space --- */

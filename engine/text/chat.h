@@ -31,12 +31,13 @@ typedef struct chat_prompt {
     bool starts_in_reasoning; /* the reply begins inside reasoning */
     bool has_tools;           /* tools stand in the prompt; without them token 128825 is banned */
 } chat_prompt;
-#define CHAT_PROMPT_INIT {.text = BUF_INIT}
+#define CHAT_PROMPT_INIT                                                                           \
+    { .text = BUF_INIT }
 
 void chat_prompt_release(chat_prompt *p);
 /* Ids of the prompt. trusts_all matches control tokens in untrusted text too (comparisons). */
-int chat_prompt_encode(const chat_prompt *p, const tokenizer *t, bool trusts_all, token_list *out,
-                       err *e);
+int chat_prompt_encode(
+    const chat_prompt *p, const tokenizer *t, bool trusts_all, token_list *out, err *e);
 
 /* The release's rendering (chat.md 4). Arguments borrow. */
 typedef struct chat_reference {
@@ -57,8 +58,8 @@ typedef struct chat_call_view {
     const char *name;
     const json *arguments; /* as the client sent them: object or text */
 } chat_call_view;
-typedef bool (*chat_replay_fn)(void *ctx, const chat_call_view *call, const char **text,
-                               size_t *len);
+typedef bool (*chat_replay_fn)(
+    void *ctx, const chat_call_view *call, const char **text, size_t *len);
 
 typedef struct chat_settings {
     bool thinks_by_default; /* THINKING=on in the settings; off otherwise */
@@ -73,8 +74,8 @@ typedef struct chat_settings {
 int chat_render_body(const json *body, const chat_settings *settings, chat_prompt *out, err *e);
 
 /* The switch and the effort of a body, without rendering it. *budget is 0 when off. */
-int chat_thinking_of(const json *body, const chat_settings *settings, bool *is_thinking,
-                     int *budget, err *e);
+int chat_thinking_of(
+    const json *body, const chat_settings *settings, bool *is_thinking, int *budget, err *e);
 /* The effort table: a name or a number from 1 to 100 as text, in any case, spaces around it
  * ignored. 0 for "none" and "off", -1 for anything else. */
 int chat_effort_budget(const char *value);

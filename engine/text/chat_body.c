@@ -92,8 +92,12 @@ static int read_role(reader *r, const json *given, chat_role *out) {
         const char *name;
         chat_role role;
     } roles[] = {
-        {"system", ROLE_SYSTEM}, {"developer", ROLE_SYSTEM}, {"user", ROLE_USER},
-        {"assistant", ROLE_ASSISTANT}, {"tool", ROLE_TOOL}, {"function", ROLE_TOOL},
+        {"system", ROLE_SYSTEM},
+        {"developer", ROLE_SYSTEM},
+        {"user", ROLE_USER},
+        {"assistant", ROLE_ASSISTANT},
+        {"tool", ROLE_TOOL},
+        {"function", ROLE_TOOL},
         {"latest_reminder", ROLE_REMINDER},
     };
     const char *name = json_str(json_get(given, "role"));
@@ -102,8 +106,8 @@ static int read_role(reader *r, const json *given, chat_role *out) {
         *out = roles[i].role;
         return OK;
     }
-    return refuse(r->e, r->n_given, ".role",
-        "must be system, developer, user, assistant, tool or function");
+    return refuse(
+        r->e, r->n_given, ".role", "must be system, developer, user, assistant, tool or function");
 }
 
 static int read_reasoning(reader *r, chat_source *s, const json *given) {
@@ -160,7 +164,8 @@ static int read_message(reader *r, const json *given) {
     int rc = read_role(r, given, &role);
     if (rc != OK) return rc;
     if (role == ROLE_TOOL && !r->has_assistant) {
-        return refuse(r->e, r->n_given, ".role", "a tool result needs an assistant message before it");
+        return refuse(
+            r->e, r->n_given, ".role", "a tool result needs an assistant message before it");
     }
     chat_source *s = conversation_add(&r->c, role);
     s->i_given = r->n_given++;
@@ -273,8 +278,7 @@ static int read_ending(reader *r) {
     return OK;
 }
 
-int chat_render_body(
-    const json *body, const chat_settings *settings, chat_prompt *out, err *e) {
+int chat_render_body(const json *body, const chat_settings *settings, chat_prompt *out, err *e) {
     static const chat_settings plain = {0};
     reader r = {.body = body, .e = e};
     r.c.settings = settings != NULL ? settings : &plain;

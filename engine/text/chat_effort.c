@@ -11,12 +11,20 @@ int chat_effort_budget(const char *value) {
         const char *name;
         int budget;
     } table[] = {
-        {"none", 0}, {"off", 0}, {"minimal", 50}, {"low", 50}, {"medium", 75}, {"high", 75},
-        {"xhigh", 75}, {"max", 100}, {"ultra", 100},
+        {"none", 0},
+        {"off", 0},
+        {"minimal", 50},
+        {"low", 50},
+        {"medium", 75},
+        {"high", 75},
+        {"xhigh", 75},
+        {"max", 100},
+        {"ultra", 100},
     };
     char word[16];
     size_t from = strspn(value, " \t\r\n"), len = strlen(value);
-    while (len > from && strchr(" \t\r\n", value[len - 1]) != NULL) len--;
+    while (len > from && strchr(" \t\r\n", value[len - 1]) != NULL)
+        len--;
     if (len - from == 0 || len - from >= sizeof word) return -1;
     memcpy(word, value + from, len - from);
     word[len - from] = 0;
@@ -49,9 +57,12 @@ static int read_thinking(const json *v, const char *param, toggle *out, err *e) 
         return refuse(e, param, "must be true, false or an object with a type");
     }
     const char *type = json_str(json_get(v, "type"));
-    if (str_eq(type, "enabled") || str_eq(type, "adaptive")) *out = TOGGLE_ON;
-    else if (str_eq(type, "disabled")) *out = TOGGLE_OFF;
-    else return refuse(e, param, "type must be enabled, adaptive or disabled");
+    if (str_eq(type, "enabled") || str_eq(type, "adaptive"))
+        *out = TOGGLE_ON;
+    else if (str_eq(type, "disabled"))
+        *out = TOGGLE_OFF;
+    else
+        return refuse(e, param, "type must be enabled, adaptive or disabled");
     return OK;
 }
 
@@ -60,12 +71,11 @@ static int read_switch(const json *body, toggle *out, err *e) {
     const json *reasoning = json_get(body, "reasoning");
     int rc = read_thinking(json_get(body, "thinking"), "thinking", out, e);
     if (rc == OK && *out == TOGGLE_ABSENT) {
-        rc = read_bool(json_get(kwargs, "enable_thinking"), "chat_template_kwargs.enable_thinking",
-            out, e);
+        rc = read_bool(
+            json_get(kwargs, "enable_thinking"), "chat_template_kwargs.enable_thinking", out, e);
     }
     if (rc == OK && *out == TOGGLE_ABSENT) {
-        rc = read_thinking(
-            json_get(kwargs, "thinking"), "chat_template_kwargs.thinking", out, e);
+        rc = read_thinking(json_get(kwargs, "thinking"), "chat_template_kwargs.thinking", out, e);
     }
     if (rc == OK && *out == TOGGLE_ABSENT) {
         rc = read_bool(json_get(reasoning, "enabled"), "reasoning.enabled", out, e);
@@ -94,23 +104,28 @@ static int read_effort(const json *body, int *budget, err *e) {
     *budget = -1;
     if (v == NULL) return OK;
     int64_t number = 0;
-    if (json_is_string(v)) *budget = chat_effort_budget(json_str(v));
-    else if (json_i64(v, &number) == OK && number >= 1 && number <= 100) *budget = (int)number;
+    if (json_is_string(v))
+        *budget = chat_effort_budget(json_str(v));
+    else if (json_i64(v, &number) == OK && number >= 1 && number <= 100)
+        *budget = (int)number;
     if (*budget >= 0) return OK;
     return refuse(e, "reasoning_effort",
         "must be none, minimal, low, medium, high, xhigh, max, ultra or a number from 1 to 100");
 }
 
-int chat_thinking_of(const json *body, const chat_settings *settings, bool *is_thinking,
-    int *budget, err *e) {
+int chat_thinking_of(
+    const json *body, const chat_settings *settings, bool *is_thinking, int *budget, err *e) {
     toggle given = TOGGLE_ABSENT;
     int effort = -1;
     int rc = read_switch(body, &given, e);
     if (rc == OK) rc = read_effort(body, &effort, e);
     if (rc != OK) return rc;
-    if (given != TOGGLE_ABSENT) *is_thinking = given == TOGGLE_ON;
-    else if (effort >= 0) *is_thinking = effort > 0;
-    else *is_thinking = settings != NULL && settings->thinks_by_default;
+    if (given != TOGGLE_ABSENT)
+        *is_thinking = given == TOGGLE_ON;
+    else if (effort >= 0)
+        *is_thinking = effort > 0;
+    else
+        *is_thinking = settings != NULL && settings->thinks_by_default;
     *budget = !*is_thinking ? 0 : effort > 0 ? effort : CHAT_DEFAULT_BUDGET;
     return OK;
 }

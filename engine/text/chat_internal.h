@@ -77,7 +77,7 @@ typedef struct conversation {
     size_t n_sources, sources_cap;
     chat_message *messages;
     size_t n_messages, messages_cap;
-    size_t n_context; /* messages that are not rendered */
+    size_t n_context;              /* messages that are not rendered */
     const chat_settings *settings; /* NULL in the reference rendering */
     bool is_thinking, drops_reasoning, omits_bos;
     int budget;

@@ -7,8 +7,10 @@
 #include "engine/text/chat_internal.h"
 
 void conversation_release(conversation *c) {
-    for (size_t i = 0; i < c->n_sources; i++) mem_free(c->sources[i].parts);
-    for (size_t i = 0; i < c->n_messages; i++) mem_free(c->messages[i].blocks);
+    for (size_t i = 0; i < c->n_sources; i++)
+        mem_free(c->sources[i].parts);
+    for (size_t i = 0; i < c->n_messages; i++)
+        mem_free(c->messages[i].blocks);
     mem_free(c->sources);
     mem_free(c->messages);
     *c = (conversation){0};
@@ -113,8 +115,10 @@ static size_t rank_of(const ranked *calls, size_t n, const char *id) {
     size_t low = 0, high = n; /* first entry above id */
     while (low < high) {
         size_t mid = (low + high) / 2;
-        if (strcmp(calls[mid].id, id) <= 0) low = mid + 1;
-        else high = mid;
+        if (strcmp(calls[mid].id, id) <= 0)
+            low = mid + 1;
+        else
+            high = mid;
     }
     return low > 0 && strcmp(calls[low - 1].id, id) == 0 ? calls[low - 1].rank : 0;
 }

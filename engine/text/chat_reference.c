@@ -75,8 +75,11 @@ static chat_role read_role(const char *name) {
         const char *name;
         chat_role role;
     } roles[] = {
-        {"system", ROLE_SYSTEM}, {"user", ROLE_USER}, {"assistant", ROLE_ASSISTANT},
-        {"tool", ROLE_TOOL}, {"latest_reminder", ROLE_REMINDER},
+        {"system", ROLE_SYSTEM},
+        {"user", ROLE_USER},
+        {"assistant", ROLE_ASSISTANT},
+        {"tool", ROLE_TOOL},
+        {"latest_reminder", ROLE_REMINDER},
         {"direct_search_results", ROLE_SEARCH_RESULTS},
     };
     for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++) {
@@ -111,10 +114,14 @@ static int read_effort(const chat_reference *r, int *budget, err *e) {
     int64_t number = 0;
     *budget = CHAT_DEFAULT_BUDGET;
     if (v == NULL || !r->is_thinking) return OK;
-    if (str_eq(json_str(v), "low")) *budget = 50;
-    else if (str_eq(json_str(v), "high")) *budget = 75;
-    else if (str_eq(json_str(v), "max")) *budget = 100;
-    else if (json_i64(v, &number) == OK && number >= 1 && number <= 100) *budget = (int)number;
+    if (str_eq(json_str(v), "low"))
+        *budget = 50;
+    else if (str_eq(json_str(v), "high"))
+        *budget = 75;
+    else if (str_eq(json_str(v), "max"))
+        *budget = 100;
+    else if (json_i64(v, &number) == OK && number >= 1 && number <= 100)
+        *budget = (int)number;
     else {
         int rc = err_set(e, ERR_ARG, "reasoning effort must be low, high, max or 1 to 100");
         err_place(e, "reasoning_effort");

@@ -30,7 +30,8 @@ static void note_image(chat_prompt *p, const json *image) {
 static int part(chat_prompt *p, const chat_part *x) {
     int rc;
     switch (x->kind) {
-    case PART_TEXT: return prompt_text(p, x->text);
+    case PART_TEXT:
+        return prompt_text(p, x->text);
     case PART_IMAGE:
         note_image(p, x->image);
         return prompt_template(p, CHAT_IMAGE);
@@ -42,7 +43,7 @@ static int part(chat_prompt *p, const chat_part *x) {
     return OK;
 }
 
-/* joiner_is_template: user turns and results are joined by the template, other content is one text. */
+/* joiner_is_template: user turns and results are joined by the template, other content is one. */
 static int parts(chat_prompt *p, const chat_source *s, bool joiner_is_template) {
     int rc = OK;
     for (size_t i = 0; i < s->n_parts && rc == OK; i++) {
@@ -71,8 +72,9 @@ static int system_turn(render *r, const chat_source *s, size_t i) {
     if (rc == OK) rc = parts(p, s, false);
     if (rc == OK && json_count(s->tools) > 0) rc = render_tools(p, s, r->e);
     if (rc == OK && s->format != NULL) {
-        rc = prompt_template(p, "\n\n## Response Format:\n\nYou MUST strictly adhere to the following "
-                                "schema to reply:\n");
+        rc = prompt_template(p,
+            "\n\n## Response Format:\n\nYou MUST strictly adhere to the following "
+            "schema to reply:\n");
         if (rc == OK) rc = prompt_json(p, s->format);
     }
     return rc;
@@ -161,8 +163,10 @@ static int before_first(render *r, const chat_message *m) {
     int rc = prompt_template(r->out, CHAT_SYSTEM);
     if (rc != OK || !c->is_thinking) return rc;
     buf line = BUF_INIT;
-    rc = buf_printf(&line, "Reasoning Effort: %d (range 1-100, the higher the value, the more "
-                           "thorough the reasoning)\n\n", c->budget);
+    rc = buf_printf(&line,
+        "Reasoning Effort: %d (range 1-100, the higher the value, the more "
+        "thorough the reasoning)\n\n",
+        c->budget);
     if (rc == OK) rc = prompt_template(r->out, buf_cstr(&line));
     buf_release(&line);
     return rc;
@@ -173,9 +177,15 @@ static int message(render *r, size_t i) {
     int rc = i == 0 ? before_first(r, m) : OK;
     if (rc != OK) return rc;
     switch (m->role) {
-    case ROLE_SYSTEM: rc = system_turn(r, m->source, i); break;
-    case ROLE_USER: rc = user_turn(r, m); break;
-    case ROLE_ASSISTANT: rc = assistant_turn(r, m, i); break;
+    case ROLE_SYSTEM:
+        rc = system_turn(r, m->source, i);
+        break;
+    case ROLE_USER:
+        rc = user_turn(r, m);
+        break;
+    case ROLE_ASSISTANT:
+        rc = assistant_turn(r, m, i);
+        break;
     case ROLE_REMINDER:
         rc = prompt_template(r->out, CHAT_REMINDER);
         if (rc == OK) rc = parts(r->out, m->source, false);
@@ -194,7 +204,8 @@ int conversation_render(const conversation *c, chat_prompt *out, err *e) {
     out->is_thinking = c->is_thinking;
     out->budget = c->is_thinking ? c->budget : 0;
     int rc = c->omits_bos || c->n_context > 0 ? OK : prompt_template(out, CHAT_BOS);
-    for (size_t i = c->n_context; i < c->n_messages && rc == OK; i++) rc = message(&r, i);
+    for (size_t i = c->n_context; i < c->n_messages && rc == OK; i++)
+        rc = message(&r, i);
     for (size_t i = 0; i < c->n_sources; i++) {
         if (c->sources[i].role == ROLE_SYSTEM && json_count(c->sources[i].tools) > 0) {
             out->has_tools = true;

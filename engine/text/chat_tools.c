@@ -10,17 +10,12 @@
 static const char tools_head[] =
     "\n\n## Tools\n\n"
     "You have access to a set of tools to help answer the user's question. You can invoke tools by "
-    "writing a \"" DSML_OPEN "calls>\" block like the following:\n\n"
-    DSML_OPEN "calls>\n"
-    DSML_OPEN "invoke name=\"$TOOL_NAME\">\n"
-    DSML_OPEN "parameter name=\"$PARAMETER_NAME\" string=\"true|false\">$PARAMETER_VALUE"
-    DSML_CLOSE "parameter>\n"
-    "...\n"
-    DSML_CLOSE "invoke>\n"
-    DSML_OPEN "invoke name=\"$TOOL_NAME2\">\n"
-    "...\n"
-    DSML_CLOSE "invoke>\n"
-    DSML_CLOSE "calls>\n\n"
+    "writing a \"" DSML_OPEN "calls>\" block like the following:\n\n" DSML_OPEN "calls>\n" DSML_OPEN
+    "invoke name=\"$TOOL_NAME\">\n" DSML_OPEN
+    "parameter name=\"$PARAMETER_NAME\" string=\"true|false\">$PARAMETER_VALUE" DSML_CLOSE
+    "parameter>\n"
+    "...\n" DSML_CLOSE "invoke>\n" DSML_OPEN "invoke name=\"$TOOL_NAME2\">\n"
+    "...\n" DSML_CLOSE "invoke>\n" DSML_CLOSE "calls>\n\n"
     "String parameters should be specified as is and set `string=\"true\"`. For all other types "
     "(numbers, booleans, arrays, objects), pass the value in JSON format and set "
     "`string=\"false\"`.\n\n"
@@ -141,8 +136,7 @@ static int tool_text(const json *tool, const char *path, buf *out, err *e) {
     if (d.is_flat) d.function = tool;
     int rc = chat_tool_name(tool, path, &name, e);
     d.name = buf_cstr(&name);
-    d.space_description =
-        json_str(json_get(namespace_of(tool, d.function), "description"));
+    d.space_description = json_str(json_get(namespace_of(tool, d.function), "description"));
     if (rc == OK) rc = put_definition(out, &d);
     buf_release(&name);
     return rc;
@@ -233,7 +227,8 @@ static int replayed(chat_prompt *p, const char *text, size_t len) {
     while (len > 0 && rc == OK) {
         const char *tag = memmem(text, len, CHAT_DSML, strlen(CHAT_DSML));
         size_t plain = tag != NULL ? (size_t)(tag - text) : len;
-        while (tag != NULL && plain > 0 && (text[plain - 1] == '<' || text[plain - 1] == '/')) plain--;
+        while (tag != NULL && plain > 0 && (text[plain - 1] == '<' || text[plain - 1] == '/'))
+            plain--;
         rc = prompt_bytes(p, false, text, plain);
         size_t used = tag != NULL ? (size_t)(tag - text) + strlen(CHAT_DSML) : len;
         if (rc == OK) rc = prompt_bytes(p, true, text + plain, used - plain);

@@ -24,8 +24,8 @@ void class_map_release(class_map *m) {
 /* out = in mapped by utf8proc. */
 static int map_text(const buf *in, buf *out, utf8proc_option_t options) {
     utf8proc_uint8_t *mapped = NULL;
-    utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)buf_cstr(in),
-        (utf8proc_ssize_t)in->len, &mapped, options);
+    utf8proc_ssize_t n = utf8proc_map(
+        (const utf8proc_uint8_t *)buf_cstr(in), (utf8proc_ssize_t)in->len, &mapped, options);
     buf_reset(out);
     int rc = n < 0 ? ERR_INTERNAL : buf_append(out, mapped, (size_t)n);
     free(mapped);
@@ -140,10 +140,12 @@ static int class_of(key_table *t, const buf *key, int32_t *out) {
 
 int class_map_build(const tokenizer *t, class_map *out, err *e) {
     size_t n = (size_t)tokenizer_size(t), size = 16;
-    while (size < 2 * n) size *= 2;
+    while (size < 2 * n)
+        size *= 2;
     key_table table = {.slots = mem_array(size, sizeof *table.slots), .mask = size - 1};
     keys k = {BUF_INIT, BUF_INIT, BUF_INIT};
-    for (size_t i = 0; i < size; i++) table.slots[i].class = -1;
+    for (size_t i = 0; i < size; i++)
+        table.slots[i].class = -1;
     *out = (class_map){.classes = mem_array(n, sizeof *out->classes), .n_tokens = (int32_t)n};
     int rc = OK;
     for (size_t i = 0; i < n && rc == OK; i++) {
@@ -184,7 +186,8 @@ static int read_classes(const json *list, class_map *out, err *e) {
     JSON_EACH(item, list) {
         int64_t v = 0;
         if (json_i64(item, &v) != OK || v < 0 || v >= (int64_t)n) {
-            return err_set(e, ERR_FORMAT, "entry %zu of token_map is no class from 0 to %zu", i, n - 1);
+            return err_set(
+                e, ERR_FORMAT, "entry %zu of token_map is no class from 0 to %zu", i, n - 1);
         }
         out->classes[i++] = (int32_t)v;
         if (v >= out->n_classes) out->n_classes = (int32_t)v + 1;

@@ -19,13 +19,13 @@ static inline uint8_t flags_at(
 static const uint8_t *run_of(
     const uint8_t *groups, const uint8_t *p, const uint8_t *end, uint8_t flags) {
     unsigned len;
-    while (p < end && (flags_at(groups, p, end, &len) & flags) != 0) p += len;
+    while (p < end && (flags_at(groups, p, end, &len) & flags) != 0)
+        p += len;
     return p;
 }
 
 /* \s*[\r\n]+ | \s+(?!\S) | \s+ at p, which is white space. */
-static const uint8_t *match_space(
-    const uint8_t *groups, const uint8_t *p, const uint8_t *end) {
+static const uint8_t *match_space(const uint8_t *groups, const uint8_t *p, const uint8_t *end) {
     const uint8_t *after_newline = NULL, *last = p, *q = p;
     unsigned len;
     while (q < end) {
@@ -41,8 +41,7 @@ static const uint8_t *match_space(
 }
 
 /* End of the match of the third pattern at p, or NULL when nothing matches there. */
-static const uint8_t *match_words(
-    const uint8_t *groups, const uint8_t *p, const uint8_t *end) {
+static const uint8_t *match_words(const uint8_t *groups, const uint8_t *p, const uint8_t *end) {
     unsigned len, next_len;
     uint8_t f = flags_at(groups, p, end, &len);
     const uint8_t *q = p + len;
@@ -61,8 +60,7 @@ static const uint8_t *match_words(
     return f & UNICODE_SPACE ? match_space(groups, p, end) : NULL;
 }
 
-const uint8_t *split_words_next(
-    const uint8_t *groups, const uint8_t *p, const uint8_t *end) {
+const uint8_t *split_words_next(const uint8_t *groups, const uint8_t *p, const uint8_t *end) {
     const uint8_t *q = match_words(groups, p, end);
     if (q != NULL) return q;
     unsigned len;
@@ -96,12 +94,19 @@ static const uint8_t *native_match(const stage_scan *s, const uint8_t *p) {
     const uint8_t *g = s->t->groups, *q = p;
     unsigned len;
     switch (s->stage->kind) {
-    case SPLIT_NUMBER3: q = up_to_three_numbers(g, p, s->end); break;
-    case SPLIT_CJK: q = run_of(g, p, s->end, UNICODE_CJK_RUN); break;
-    case SPLIT_WORDS: return match_words(g, p, s->end);
+    case SPLIT_NUMBER3:
+        q = up_to_three_numbers(g, p, s->end);
+        break;
+    case SPLIT_CJK:
+        q = run_of(g, p, s->end, UNICODE_CJK_RUN);
+        break;
+    case SPLIT_WORDS:
+        return match_words(g, p, s->end);
     case SPLIT_DIGITS:
-        if (!s->stage->is_single) q = run_of(g, p, s->end, UNICODE_NUMBER);
-        else if (flags_at(g, p, s->end, &len) & UNICODE_NUMBER) q = p + len;
+        if (!s->stage->is_single)
+            q = run_of(g, p, s->end, UNICODE_NUMBER);
+        else if (flags_at(g, p, s->end, &len) & UNICODE_NUMBER)
+            q = p + len;
         break;
     case SPLIT_LITERAL:
         if ((size_t)(s->end - p) >= s->stage->literal_len &&
@@ -109,7 +114,8 @@ static const uint8_t *native_match(const stage_scan *s, const uint8_t *p) {
             q = p + s->stage->literal_len;
         }
         break;
-    case SPLIT_REGEX: break;
+    case SPLIT_REGEX:
+        break;
     }
     return q > p ? q : NULL;
 }
@@ -154,13 +160,20 @@ static bool joiner_add(joiner *j, size_t start, size_t end, bool is_match) {
     if (start == end) return true;
     bool joins = false;
     switch (j->behavior) {
-    case SPLIT_ISOLATED: break;
+    case SPLIT_ISOLATED:
+        break;
     case SPLIT_REMOVED:
         if (is_match) return joiner_flush(j);
         break;
-    case SPLIT_MERGED_WITH_PREVIOUS: joins = is_match && !j->pending_is_match; break;
-    case SPLIT_MERGED_WITH_NEXT: joins = !is_match && j->pending_is_match; break;
-    case SPLIT_CONTIGUOUS: joins = is_match == j->pending_is_match; break;
+    case SPLIT_MERGED_WITH_PREVIOUS:
+        joins = is_match && !j->pending_is_match;
+        break;
+    case SPLIT_MERGED_WITH_NEXT:
+        joins = !is_match && j->pending_is_match;
+        break;
+    case SPLIT_CONTIGUOUS:
+        joins = is_match == j->pending_is_match;
+        break;
     }
     if (j->has_pending && joins) {
         j->end = end;
@@ -242,7 +255,8 @@ int split_walk(const tokenizer *t, const char *p, size_t len, piece_fn fn, void 
             at += good;
         }
     }
-    for (int i = 0; i < t->n_stages; i++) split_regex_data_free(w.regex_data[i]);
+    for (int i = 0; i < t->n_stages; i++)
+        split_regex_data_free(w.regex_data[i]);
     return w.rc;
 }
 

@@ -8,8 +8,7 @@
 
 #define PATTERN_NUMBER3 "\\p{N}{1,3}"
 /* [U+4E00-U+9FA5 U+3040-U+309F U+30A0-U+30FF]+ in UTF-8 */
-#define PATTERN_CJK                                                                                \
-    "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+"
+#define PATTERN_CJK "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+"
 #define PATTERN_WORDS                                                                              \
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"                                       \
     "[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|"                      \
@@ -41,9 +40,12 @@ static bool same_pattern(const char *pattern, const char *known) {
 }
 
 static int set_pattern(split_stage *s, const char *pattern, err *e) {
-    if (same_pattern(pattern, PATTERN_NUMBER3)) s->kind = SPLIT_NUMBER3;
-    else if (same_pattern(pattern, PATTERN_CJK)) s->kind = SPLIT_CJK;
-    else if (same_pattern(pattern, PATTERN_WORDS)) s->kind = SPLIT_WORDS;
+    if (same_pattern(pattern, PATTERN_NUMBER3))
+        s->kind = SPLIT_NUMBER3;
+    else if (same_pattern(pattern, PATTERN_CJK))
+        s->kind = SPLIT_CJK;
+    else if (same_pattern(pattern, PATTERN_WORDS))
+        s->kind = SPLIT_WORDS;
     else {
         s->kind = SPLIT_REGEX;
         return split_regex_compile(pattern, &s->regex, e);
@@ -61,7 +63,8 @@ static int read_behavior(const json *rule, split_behavior *out, err *e) {
             return OK;
         }
     }
-    return err_set(e, ERR_UNSUPPORTED, "pre_tokenizer Split has the behavior '%s', which is unknown",
+    return err_set(e, ERR_UNSUPPORTED,
+        "pre_tokenizer Split has the behavior '%s', which is unknown",
         name != NULL ? name : "(none)");
 }
 
@@ -87,8 +90,9 @@ static int load_split(tokenizer *t, const json *rule, err *e) {
 
 static int load_byte_level(tokenizer *t, const json *rule, err *e) {
     if (json_is_true(json_get(rule, "add_prefix_space"))) {
-        return err_set(e, ERR_UNSUPPORTED, "pre_tokenizer ByteLevel adds a prefix space, which this "
-                                           "family never does");
+        return err_set(e, ERR_UNSUPPORTED,
+            "pre_tokenizer ByteLevel adds a prefix space, which this "
+            "family never does");
     }
     const json *uses = json_get(rule, "use_regex");
     if (uses != NULL && !json_is_true(uses)) return OK;

@@ -1,6 +1,6 @@
 /* Patterns of other tokenizers, by PCRE2. Differences from Oniguruma that matter here: PCRE2 with
  * Unicode properties does not count U+0085 as white space, so \s and \S are rewritten; its Unicode
- * tables may be older than the library's. A match limit turns a pattern that explodes into an error.
+ * tables may be older than the library's. A match limit makes a pattern that explodes an error.
  * Subjects must be valid UTF-8: checking them at every match would cost quadratic time. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -18,9 +18,12 @@ static int rewrite_spaces(const char *pattern, buf *out) {
     int rc = OK;
     for (const char *p = pattern; *p != 0 && rc == OK; p++) {
         if (*p == '\\' && p[1] != 0) {
-            if (p[1] == 's') rc = buf_puts(out, in_class ? "\\s\\x{85}" : "[\\s\\x{85}]");
-            else if (p[1] == 'S' && !in_class) rc = buf_puts(out, "[^\\s\\x{85}]");
-            else rc = buf_append(out, p, 2);
+            if (p[1] == 's')
+                rc = buf_puts(out, in_class ? "\\s\\x{85}" : "[\\s\\x{85}]");
+            else if (p[1] == 'S' && !in_class)
+                rc = buf_puts(out, "[^\\s\\x{85}]");
+            else
+                rc = buf_append(out, p, 2);
             p++;
             continue;
         }
@@ -41,14 +44,13 @@ int split_regex_compile(const char *pattern, void **out, err *e) {
     int number = 0;
     PCRE2_SIZE offset = 0;
     pcre2_code *code = pcre2_compile((PCRE2_SPTR)buf_cstr(&text), text.len,
-        PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &number, &offset,
-        NULL);
+        PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &number, &offset, NULL);
     buf_release(&text);
     if (code == NULL) {
         PCRE2_UCHAR why[160];
         (void)pcre2_get_error_message(number, why, sizeof why);
-        return err_set(e, ERR_FORMAT, "pre-tokenizer pattern '%.200s' does not compile: %s", pattern,
-            (const char *)why);
+        return err_set(e, ERR_FORMAT, "pre-tokenizer pattern '%.200s' does not compile: %s",
+            pattern, (const char *)why);
     }
     (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* without it matching is only slower */
     *out = code;
@@ -88,8 +90,8 @@ int split_regex_find(
     void *regex, void *data, const char *p, size_t len, size_t from, size_t out[2]) {
     regex_data *d = data;
     while (from < len) {
-        int rc = pcre2_match(regex, (PCRE2_SPTR)p, len, from,
-            PCRE2_NOTEMPTY | PCRE2_NO_UTF_CHECK, d->match, d->context);
+        int rc = pcre2_match(regex, (PCRE2_SPTR)p, len, from, PCRE2_NOTEMPTY | PCRE2_NO_UTF_CHECK,
+            d->match, d->context);
         if (rc == PCRE2_ERROR_NOMATCH) return 0;
         if (rc == PCRE2_ERROR_NOMEMORY) return ERR_MEMORY;
         if (rc < 0) return ERR_LIMIT;

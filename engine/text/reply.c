@@ -12,9 +12,10 @@ reply_parser *reply_parser_new(const reply_options *o) {
     p->o = *o;
     p->state = o->starts_in_reasoning ? REPLY_REASONING : REPLY_CONTENT;
     p->at_start = true;
-    buf *all[] = {&p->literal, &p->in, &p->text, &p->call.name, &p->call.key, &p->call.value,
-        &p->call.raw};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) *all[i] = (buf)BUF_INIT;
+    buf *all[] = {
+        &p->literal, &p->in, &p->text, &p->call.name, &p->call.key, &p->call.value, &p->call.raw};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        *all[i] = (buf)BUF_INIT;
     return p;
 }
 
@@ -97,7 +98,8 @@ static bool is_lead(const reply_parser *p, const char *b, size_t n) {
 
 static size_t newlines_before(const char *b, size_t n) {
     size_t newlines = 0;
-    while (newlines < 2 && newlines < n && b[n - 1 - newlines] == '\n') newlines++;
+    while (newlines < 2 && newlines < n && b[n - 1 - newlines] == '\n')
+        newlines++;
     return newlines;
 }
 
@@ -160,8 +162,8 @@ static int parse_text(reply_parser *p) {
         const char *b = p->in.data + p->head;
         const char *lt = memchr(b, '<', n);
         size_t k = lt != NULL ? (size_t)(lt - b) : n;
-        tag_kind kind = lt != NULL ? text_tag(p, lt, n - k, p->at_start && k == 0, &len)
-                                   : TAG_PARTIAL;
+        tag_kind kind =
+            lt != NULL ? text_tag(p, lt, n - k, p->at_start && k == 0, &len) : TAG_PARTIAL;
         if (kind == TAG_PARTIAL) {
             rc = take_text(p, k - held_before(p, b, k));
             break;
@@ -176,9 +178,12 @@ static int parse(reply_parser *p) {
     bool goes_on = true;
     while (rc == OK && goes_on) {
         reply_state before = p->state;
-        if (p->state == REPLY_CALLS) rc = reply_parse_calls(p);
-        else if (p->state == REPLY_DONE) p->head = p->in.len;
-        else rc = parse_text(p);
+        if (p->state == REPLY_CALLS)
+            rc = reply_parse_calls(p);
+        else if (p->state == REPLY_DONE)
+            p->head = p->in.len;
+        else
+            rc = parse_text(p);
         goes_on = p->state != before;
     }
     buf_consume(&p->in, p->head);
@@ -211,8 +216,10 @@ static int find_marks(reply_parser *p, bool is_end) {
         if (bar == NULL || rc != OK) break;
         int fit = reply_word(bar, n - k, REPLY_DSML);
         if (fit == 1 && !is_end) break;
-        if (fit == 2) rc = add_mark(p);
-        else rc = utf8_stream_feed(&p->utf8, bar, 1, &p->in);
+        if (fit == 2)
+            rc = add_mark(p);
+        else
+            rc = utf8_stream_feed(&p->utf8, bar, 1, &p->in);
         at += fit == 2 ? strlen(REPLY_DSML) : 1;
     }
     buf_consume(&p->literal, at);
@@ -263,11 +270,15 @@ int reply_end_of_text(reply_parser *p, reply_end how, reply_finish *finish) {
         if (rc == OK) rc = utf8_stream_end(&p->utf8, &p->in);
         if (rc == OK) rc = parse(p);
     }
-    if (rc == OK && p->state == REPLY_CALLS) rc = reply_end_calls(p, how);
-    else if (rc == OK && p->state != REPLY_DONE) rc = end_text(p, how, cuts_marker);
+    if (rc == OK && p->state == REPLY_CALLS)
+        rc = reply_end_calls(p, how);
+    else if (rc == OK && p->state != REPLY_DONE)
+        rc = end_text(p, how, cuts_marker);
     if (finish == NULL) return rc;
     bool is_whole = p->call.is_block_closed || how == REPLY_END_EOS;
-    if (p->call.n_standing > 0 && is_whole) *finish = REPLY_TOOL_CALLS;
-    else *finish = how == REPLY_END_EOS ? REPLY_STOP : REPLY_LENGTH;
+    if (p->call.n_standing > 0 && is_whole)
+        *finish = REPLY_TOOL_CALLS;
+    else
+        *finish = how == REPLY_END_EOS ? REPLY_STOP : REPLY_LENGTH;
     return rc;
 }

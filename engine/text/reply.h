@@ -41,7 +41,7 @@ typedef struct reply_event {
     reply_event_kind kind;
     const char *text;
     size_t len;
-    int i_call; /* counts the calls that began, dropped ones too */
+    int i_call;     /* counts the calls that began, dropped ones too */
     const char *id; /* of the call; NUL-terminated */
 } reply_event;
 
@@ -50,7 +50,7 @@ typedef int (*reply_sink)(void *ctx, const reply_event *ev);
 
 typedef struct reply_options {
     bool starts_in_reasoning;
-    bool drops_calls; /* no tools were offered, or the choice is none: swallow calls */
+    bool drops_calls;  /* no tools were offered, or the choice is none: swallow calls */
     const json *tools; /* definitions of the request (types of parameters); may be NULL; borrowed */
     /* Writes a fresh id of at most 63 characters and a NUL; NULL: call_ and 24 characters of a
      * counter, for tests. */
@@ -71,7 +71,7 @@ int reply_feed_token(reply_parser *p, const char *bytes, size_t len, bool is_dsm
 int reply_feed(reply_parser *p, const char *bytes, size_t len);
 /* End of the reply. Must be called once. *finish may be NULL. */
 int reply_end_of_text(reply_parser *p, reply_end how, reply_finish *finish);
-/* The state after what was fed: grammar and bans depend on it. Held-back text is not decided yet. */
+/* The state after what was fed: grammar and bans depend on it. Held-back text is undecided. */
 reply_state reply_parser_state(const reply_parser *p);
 /* Calls that stand (begun and not dropped). */
 int reply_parser_calls(const reply_parser *p);

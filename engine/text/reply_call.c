@@ -54,7 +54,8 @@ static void split_attribute(header *h) {
     for (size_t i = h->name_len; i-- > 0;) {
         if (h->name[i] != '"') continue;
         size_t at = i + 1;
-        while (at < h->name_len && h->name[at] == ' ') at++;
+        while (at < h->name_len && h->name[at] == ' ')
+            at++;
         if (at == i + 1 || h->name_len - at < word_len) continue;
         if (memcmp(h->name + at, word, word_len) != 0) continue;
         h->attribute = h->name + at + word_len;
@@ -67,7 +68,8 @@ static void split_attribute(header *h) {
 /* b[0..n) begins with the tag up to its word (tag_len bytes). */
 static header_result read_header(const char *b, size_t n, size_t tag_len, header *h) {
     size_t at = tag_len;
-    while (at < n && b[at] == ' ') at++;
+    while (at < n && b[at] == ' ')
+        at++;
     int fit = reply_word(b + at, n - at, "name=\"");
     if (fit == 0 || at > REPLY_HEADER_MAX) return HEADER_BROKEN;
     if (fit == 1) return HEADER_PARTIAL;
@@ -113,8 +115,10 @@ static int begin_call(reply_parser *p, const header *h) {
     c->properties = find_properties(p->o.tools, buf_cstr(&c->name));
     c->has_parameter = c->has_body = false;
     c->keys_len = 0;
-    if (p->o.new_id != NULL) p->o.new_id(p->o.id_ctx, c->id);
-    else counter_id(p, c->id);
+    if (p->o.new_id != NULL)
+        p->o.new_id(p->o.id_ctx, c->id);
+    else
+        counter_id(p, c->id);
     c->id[63] = 0;
     c->is_begun = true;
     if (!p->o.drops_calls) {
@@ -257,8 +261,7 @@ static bool has_type(const json *v, const char *type) {
 static bool value_is_raw(const call_state *c) {
     json *v = NULL;
     if (json_parse(buf_cstr(&c->value), c->value.len, NULL, &v, NULL) != OK) return false;
-    bool fits = c->rule == VALUE_ANY_JSON ||
-                (c->rule == VALUE_JSON_STRING && json_is_string(v)) ||
+    bool fits = c->rule == VALUE_ANY_JSON || (c->rule == VALUE_JSON_STRING && json_is_string(v)) ||
                 (c->rule == VALUE_TYPED && has_type(v, c->declared));
     json_free(v);
     return fits;
@@ -312,8 +315,10 @@ static int step_value(reply_parser *p, bool *waits) {
 static bool body_object(const call_state *c, const char **text, size_t *len) {
     const char *b = buf_cstr(&c->value);
     size_t n = c->value.len, from = 0;
-    while (from < n && strchr(" \t\r\n", b[from]) != NULL) from++;
-    while (n > from && strchr(" \t\r\n", b[n - 1]) != NULL) n--;
+    while (from < n && strchr(" \t\r\n", b[from]) != NULL)
+        from++;
+    while (n > from && strchr(" \t\r\n", b[n - 1]) != NULL)
+        n--;
     json *v = NULL;
     if (json_parse(b + from, n - from, NULL, &v, NULL) != OK) return false;
     bool is_object = json_is_object(v);
@@ -356,9 +361,14 @@ static int step_header(reply_parser *p, bool *waits) {
     header h;
     (void)reply_tag(b, n, &tag_len);
     switch (read_header(b, n, tag_len, &h)) {
-    case HEADER_PARTIAL: *waits = true; return OK;
-    case HEADER_BROKEN: p->head += tag_len; return break_call(p);
-    case HEADER_OK: break;
+    case HEADER_PARTIAL:
+        *waits = true;
+        return OK;
+    case HEADER_BROKEN:
+        p->head += tag_len;
+        return break_call(p);
+    case HEADER_OK:
+        break;
     }
     if (!is_parameter && memchr(h.name, '"', h.name_len) != NULL) {
         p->head += h.len;
@@ -388,15 +398,18 @@ static int inside_tag(reply_parser *p, tag_kind kind, size_t len) {
         end_block(p);
         return rc;
     case TAG_OPEN_BLOCK:
-    case TAG_CLOSE_PARAMETER: return take(p, len);
-    default: return break_call(p);
+    case TAG_CLOSE_PARAMETER:
+        return take(p, len);
+    default:
+        return break_call(p);
     }
 }
 
 static int step_inside(reply_parser *p, bool *waits) {
     size_t n = p->in.len - p->head, len = 0, k = 0;
     const char *b = p->in.data + p->head;
-    while (k < n && (b[k] == ' ' || b[k] == '\n' || b[k] == '\t' || b[k] == '\r')) k++;
+    while (k < n && (b[k] == ' ' || b[k] == '\n' || b[k] == '\t' || b[k] == '\r'))
+        k++;
     int rc = take(p, k);
     if (rc != OK || k == n) {
         *waits = true;
@@ -426,15 +439,26 @@ static int step_between(reply_parser *p, bool *waits) {
     }
     tag_kind kind = reply_tag(lt, n - (size_t)(lt - b), &len);
     switch (kind) {
-    case TAG_PARTIAL: *waits = true; break;
-    case TAG_NONE: p->head++; break;
-    case TAG_INVOKE: begin_header(p); break;
+    case TAG_PARTIAL:
+        *waits = true;
+        break;
+    case TAG_NONE:
+        p->head++;
+        break;
+    case TAG_INVOKE:
+        begin_header(p);
+        break;
     case TAG_CLOSE_BLOCK:
         p->head += len;
         end_block(p);
         break;
-    case TAG_CLOSE_INVOKE: p->call.phase = CALL_BETWEEN; p->head += len; break;
-    default: p->head += len; break;
+    case TAG_CLOSE_INVOKE:
+        p->call.phase = CALL_BETWEEN;
+        p->head += len;
+        break;
+    default:
+        p->head += len;
+        break;
     }
     return OK;
 }
@@ -445,12 +469,22 @@ int reply_parse_calls(reply_parser *p) {
     while (rc == OK && !waits && p->state == REPLY_CALLS && p->head < p->in.len) {
         switch (p->call.phase) {
         case CALL_BETWEEN:
-        case CALL_BROKEN: rc = step_between(p, &waits); break;
+        case CALL_BROKEN:
+            rc = step_between(p, &waits);
+            break;
         case CALL_HEADER:
-        case CALL_PARAMETER_HEADER: rc = step_header(p, &waits); break;
-        case CALL_INSIDE: rc = step_inside(p, &waits); break;
-        case CALL_VALUE: rc = step_value(p, &waits); break;
-        case CALL_BODY: rc = step_body(p, &waits); break;
+        case CALL_PARAMETER_HEADER:
+            rc = step_header(p, &waits);
+            break;
+        case CALL_INSIDE:
+            rc = step_inside(p, &waits);
+            break;
+        case CALL_VALUE:
+            rc = step_value(p, &waits);
+            break;
+        case CALL_BODY:
+            rc = step_body(p, &waits);
+            break;
         }
     }
     return rc;

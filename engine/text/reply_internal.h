@@ -44,10 +44,10 @@ typedef enum call_phase {
 
 /* How the text of a value becomes JSON. */
 typedef enum value_rule {
-    VALUE_STREAM,       /* a JSON string, escaped as it comes */
-    VALUE_TYPED,        /* raw if it is JSON of the declared type, else a string */
-    VALUE_JSON_STRING,  /* raw if it is a JSON string, else a string */
-    VALUE_ANY_JSON,     /* raw if it is JSON, else a string */
+    VALUE_STREAM,      /* a JSON string, escaped as it comes */
+    VALUE_TYPED,       /* raw if it is JSON of the declared type, else a string */
+    VALUE_JSON_STRING, /* raw if it is a JSON string, else a string */
+    VALUE_ANY_JSON,    /* raw if it is JSON, else a string */
 } value_rule;
 
 typedef struct call_state {

@@ -41,16 +41,22 @@ int reply_message_take(void *message, const reply_event *ev) {
     reply_message *m = message;
     reply_call *c = NULL;
     switch (ev->kind) {
-    case REPLY_EVENT_REASONING: return buf_append(&m->reasoning, ev->text, ev->len);
-    case REPLY_EVENT_CONTENT: return buf_append(&m->content, ev->text, ev->len);
-    case REPLY_EVENT_CALL: add_call(m, ev); return OK;
+    case REPLY_EVENT_REASONING:
+        return buf_append(&m->reasoning, ev->text, ev->len);
+    case REPLY_EVENT_CONTENT:
+        return buf_append(&m->content, ev->text, ev->len);
+    case REPLY_EVENT_CALL:
+        add_call(m, ev);
+        return OK;
     case REPLY_EVENT_ARGUMENTS:
         c = call_by_id(m, ev->id);
         return c != NULL ? buf_append(&c->arguments, ev->text, ev->len) : OK;
     case REPLY_EVENT_CALL_END:
         c = call_by_id(m, ev->id);
         return c != NULL ? buf_append(&c->raw, ev->text, ev->len) : OK;
-    case REPLY_EVENT_CALL_DROP: drop_call(m, ev->id); return OK;
+    case REPLY_EVENT_CALL_DROP:
+        drop_call(m, ev->id);
+        return OK;
     }
     return OK;
 }
@@ -58,7 +64,8 @@ int reply_message_take(void *message, const reply_event *ev) {
 void reply_message_release(reply_message *m) {
     buf_release(&m->reasoning);
     buf_release(&m->content);
-    for (size_t i = 0; i < m->n_calls; i++) release_call(&m->calls[i]);
+    for (size_t i = 0; i < m->n_calls; i++)
+        release_call(&m->calls[i]);
     mem_free(m->calls);
     *m = (reply_message){0};
 }

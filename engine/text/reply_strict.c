@@ -24,7 +24,8 @@ typedef struct slice {
 } slice;
 
 static int wrong(const cursor *c, const char *what) {
-    return err_set(c->e, ERR_FORMAT, "reply is not in the strict form at byte %zu: %s", c->at, what);
+    return err_set(
+        c->e, ERR_FORMAT, "reply is not in the strict form at byte %zu: %s", c->at, what);
 }
 
 /* Reads up to the first of two stops (the second may be NULL) and past it. Returns which: 0, 1, or
@@ -152,7 +153,8 @@ static int read_invoke(cursor *c, strict_message *m) {
     key_list seen = {0};
     bool goes_on = stop == 0;
     int rc = OK;
-    while (rc == OK && goes_on) rc = read_parameter(c, call, &seen, &goes_on);
+    while (rc == OK && goes_on)
+        rc = read_parameter(c, call, &seen, &goes_on);
     mem_free(seen.keys);
     if (rc != OK) return rc;
     rc = buf_puts(&call->arguments, seen.n > 0 ? "}" : "{}");

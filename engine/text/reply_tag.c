@@ -84,7 +84,8 @@ static tag_kind closing(const char *p, size_t n, size_t *len) {
     if (skip_bar(p, n, &at) == 0) return TAG_PARTIAL;
     if (at < n && p[at] == ' ') at++;
     size_t name = at;
-    while (at < n && at - name < 16 && ((p[at] >= 'a' && p[at] <= 'z') || p[at] == '_')) at++;
+    while (at < n && at - name < 16 && ((p[at] >= 'a' && p[at] <= 'z') || p[at] == '_'))
+        at++;
     if (at == n) return TAG_PARTIAL;
     *len = at;
     if (p[at] != '>') return TAG_CLOSE_OTHER;

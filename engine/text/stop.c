@@ -6,7 +6,7 @@
 #include "engine/base/err.h"
 #include "engine/base/mem.h"
 
-/* One string with its table of borders (Knuth, Morris, Pratt) and how much of it the text ends in. */
+/* One string, its table of borders (Knuth, Morris, Pratt), how much of it the text ends in. */
 typedef struct stop_string {
     char *text;
     size_t len;
@@ -25,7 +25,8 @@ struct stop_matcher {
 static void fill_borders(stop_string *s) {
     s->border = mem_array(s->len + 1, sizeof *s->border);
     for (size_t i = 1, k = 0; i < s->len; i++) {
-        while (k > 0 && s->text[i] != s->text[k]) k = s->border[k];
+        while (k > 0 && s->text[i] != s->text[k])
+            k = s->border[k];
         if (s->text[i] == s->text[k]) k++;
         s->border[i + 1] = k;
     }
@@ -59,19 +60,21 @@ void stop_matcher_free(stop_matcher *m) {
 }
 
 void stop_matcher_reset(stop_matcher *m) {
-    for (size_t i = 0; i < m->n; i++) m->strings[i].matched = 0;
+    for (size_t i = 0; i < m->n; i++)
+        m->strings[i].matched = 0;
     buf_reset(&m->held);
     m->which = -1;
 }
 
-/* One byte. Returns the longest string that ends here, or NULL; *partial is the longest beginning of
- * any string that the text ends in. */
+/* One byte. Returns the longest string that ends here, or NULL; *partial is the longest beginning
+ * of any string that the text ends in. */
 static const stop_string *advance(stop_matcher *m, char c, size_t *partial) {
     const stop_string *hit = NULL;
     *partial = 0;
     for (size_t i = 0; i < m->n; i++) {
         stop_string *s = &m->strings[i];
-        while (s->matched > 0 && s->text[s->matched] != c) s->matched = s->border[s->matched];
+        while (s->matched > 0 && s->text[s->matched] != c)
+            s->matched = s->border[s->matched];
         if (s->text[s->matched] == c) s->matched++;
         if (s->matched > *partial) *partial = s->matched;
         if (s->matched == s->len && (hit == NULL || s->len > hit->len)) hit = s;

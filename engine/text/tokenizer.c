@@ -149,8 +149,7 @@ static void cut_template(cutter *c, size_t from, size_t to) {
     }
 }
 
-static int encode_joined(
-    cutter *c, const text_span *spans, size_t n, size_t total, err *e) {
+static int encode_joined(cutter *c, const text_span *spans, size_t n, size_t total, err *e) {
     size_t at = 0;
     if (total >= PIECE_CACHE_FROM_BYTES) {
         c->enc.pieces = mem_array(PIECE_SLOTS, sizeof *c->enc.pieces);
@@ -158,7 +157,8 @@ static int encode_joined(
     for (size_t i = 0; i < n && c->enc.rc == OK;) {
         size_t from = at;
         bool is_template = spans[i].is_template;
-        while (i < n && spans[i].is_template == is_template) at += spans[i++].len;
+        while (i < n && spans[i].is_template == is_template)
+            at += spans[i++].len;
         if (is_template) cut_template(c, from, at);
     }
     encoder_text(&c->enc, c->text + c->done, total - c->done);

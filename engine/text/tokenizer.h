@@ -68,14 +68,14 @@ control_ids tokenizer_controls(const tokenizer *t);
 /* Appends the ids of the joined spans to out. Spans are joined before splitting, so a border
  * between two spans changes nothing except where added tokens may match. Bytes that are not UTF-8
  * are encoded byte by byte. ERR_LIMIT for more than TOKENIZER_TEXT_MAX_BYTES, ERR_MEMORY. */
-int tokenizer_encode_spans(const tokenizer *t, const text_span *spans, size_t n, token_list *out,
-                           err *e);
+int tokenizer_encode_spans(
+    const tokenizer *t, const text_span *spans, size_t n, token_list *out, err *e);
 /* One span. match_added: the text is trusted, so added tokens in it are matched. */
 int tokenizer_encode(const tokenizer *t, text_span span, token_list *out, err *e);
 /* The pieces that the file's pre-tokenizer cuts a text into, as end offsets, without added tokens
  * and without merging (for tests and for the split rules of other files). */
-int tokenizer_split(const tokenizer *t, const char *text, size_t len, size_t **ends, size_t *n,
-                    err *e);
+int tokenizer_split(
+    const tokenizer *t, const char *text, size_t len, size_t **ends, size_t *n, err *e);
 
 /* Appends the text of ids: bytes joined, then every maximal bad sequence replaced by U+FFFD. */
 int tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, buf *out);

@@ -148,8 +148,8 @@ void split_regex_free(void *regex);
  * match_data is made by split_regex_data. */
 void *split_regex_data(void *regex);
 void split_regex_data_free(void *data);
-int split_regex_find(void *regex, void *data, const char *p, size_t len, size_t from,
-                     size_t out[2]);
+int split_regex_find(
+    void *regex, void *data, const char *p, size_t len, size_t from, size_t out[2]);
 
 /* GPT-2's printable alphabet (gpt2_alphabet.c). */
 uint32_t gpt2_letter(uint8_t byte);

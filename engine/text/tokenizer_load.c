@@ -23,7 +23,8 @@ static int check_model(const json *model, err *e) {
         "end_of_word_suffix", "fuse_unk", "byte_fallback"};
     const char *type = json_str(json_get(model, "type"));
     if (type == NULL || strcmp(type, "BPE") != 0) {
-        return err_set(e, ERR_UNSUPPORTED, "tokenizer model is '%s'; only byte-level BPE is supported",
+        return err_set(e, ERR_UNSUPPORTED,
+            "tokenizer model is '%s'; only byte-level BPE is supported",
             type != NULL ? type : "(none)");
     }
     for (size_t i = 0; i < sizeof unsupported / sizeof unsupported[0]; i++) {
@@ -42,8 +43,8 @@ static int check_normalizer(const json *rule, err *e) {
     if (rule == NULL || json_is_null(rule)) return OK;
     const char *type = json_str(json_get(rule, "type"));
     if (str_eq(type, "Sequence") && json_count(json_get(rule, "normalizers")) == 0) return OK;
-    return err_set(e, ERR_UNSUPPORTED,
-        "tokenizer has the normalizer '%s'; this family has none", type != NULL ? type : "(none)");
+    return err_set(e, ERR_UNSUPPORTED, "tokenizer has the normalizer '%s'; this family has none",
+        type != NULL ? type : "(none)");
 }
 
 static bool has_byte_level(const json *rule) {
@@ -59,8 +60,8 @@ static bool has_byte_level(const json *rule) {
 /* Grows the token array to hold id. */
 static int reach_id(tokenizer *t, int64_t id, err *e) {
     if (id < 0 || id >= TOKENIZER_MAX_ID) {
-        return err_set(e, ERR_FORMAT, "token id %lld is not in 0..%d", (long long)id,
-            TOKENIZER_MAX_ID - 1);
+        return err_set(
+            e, ERR_FORMAT, "token id %lld is not in 0..%d", (long long)id, TOKENIZER_MAX_ID - 1);
     }
     if (id >= t->n_tokens) t->n_tokens = (int32_t)id + 1;
     return OK;
@@ -70,8 +71,8 @@ static int scan_ids(tokenizer *t, const json *vocab, const json *added, err *e) 
     int64_t id = 0;
     JSON_EACH(item, vocab) {
         if (json_i64(item, &id) != OK) {
-            return err_set(e, ERR_FORMAT, "vocabulary entry '%.80s' has no integer id",
-                json_key(item));
+            return err_set(
+                e, ERR_FORMAT, "vocabulary entry '%.80s' has no integer id", json_key(item));
         }
         int rc = reach_id(t, id, e);
         if (rc != OK) return rc;
@@ -104,13 +105,15 @@ static void vocab_insert(tokenizer *t, int32_t id) {
     const token_entry *k = &t->tokens[id];
     uint32_t hash = vocab_hash(t->bytes.data + k->start, k->len);
     size_t i = hash & t->vocab_mask;
-    while (t->vocab[i].id >= 0) i = (i + 1) & t->vocab_mask;
+    while (t->vocab[i].id >= 0)
+        i = (i + 1) & t->vocab_mask;
     t->vocab[i] = (vocab_slot){hash, id};
 }
 
 static size_t table_size(size_t n) {
     size_t size = 16;
-    while (size < 2 * n) size *= 2;
+    while (size < 2 * n)
+        size *= 2;
     return size;
 }
 
@@ -146,10 +149,12 @@ static int load_vocab(tokenizer *t, const json *vocab, err *e) {
     if (n == 0) return err_set(e, ERR_FORMAT, "tokenizer has no vocabulary");
     size_t size = table_size(n);
     t->vocab = mem_array(size, sizeof *t->vocab);
-    for (size_t i = 0; i < size; i++) t->vocab[i].id = -1;
+    for (size_t i = 0; i < size; i++)
+        t->vocab[i].id = -1;
     t->vocab_mask = size - 1;
     t->longest_token = 1;
-    for (int b = 0; b < 256; b++) t->byte_ids[b] = -1;
+    for (int b = 0; b < 256; b++)
+        t->byte_ids[b] = -1;
     JSON_EACH(item, vocab) {
         int rc = add_vocab_token(t, item, e);
         if (rc != OK) return rc;
@@ -181,13 +186,14 @@ static int add_merge(tokenizer *t, const int32_t pair[2], buf *work, err *e) {
     int rc = tokenizer_decode_bytes(t, pair, 2, work);
     int32_t id = rc == OK ? tokenizer_find(t, work->data, work->len) : -1;
     if (id < 0) {
-        return err_set(e, ERR_FORMAT, "merge %u makes a token that the vocabulary does not have",
-            t->n_merges);
+        return err_set(
+            e, ERR_FORMAT, "merge %u makes a token that the vocabulary does not have", t->n_merges);
     }
     if (tokenizer_merge(t, pair[0], pair[1]) == NULL) {
         uint64_t h = (uint64_t)(uint32_t)pair[0] << 32 | (uint32_t)pair[1];
         size_t i = (size_t)((h * 0x9E3779B97F4A7C15u) >> 32) & t->merge_mask;
-        while (t->merges[i].left >= 0) i = (i + 1) & t->merge_mask;
+        while (t->merges[i].left >= 0)
+            i = (i + 1) & t->merge_mask;
         t->merges[i] = (merge_slot){pair[0], pair[1], t->n_merges, id};
     }
     t->n_merges++;
@@ -211,11 +217,13 @@ static int load_merge(tokenizer *t, const json *item, buf *work, err *e) {
     if (left == NULL || right == NULL) {
         return err_set(e, ERR_FORMAT, "merge %u is not a pair of tokens", t->n_merges);
     }
-    int32_t pair[2] = {find_letters(t, left, left_len, work),
-        find_letters(t, right, strlen(right), work)};
+    int32_t pair[2] = {
+        find_letters(t, left, left_len, work), find_letters(t, right, strlen(right), work)};
     if (pair[0] < 0 || pair[1] < 0) {
-        return err_set(e, ERR_FORMAT, "merge %u ('%.60s') names a token that the vocabulary does not "
-                                      "have", t->n_merges, left);
+        return err_set(e, ERR_FORMAT,
+            "merge %u ('%.60s') names a token that the vocabulary does not "
+            "have",
+            t->n_merges, left);
     }
     return add_merge(t, pair, work, e);
 }
@@ -224,7 +232,8 @@ static int load_merges(tokenizer *t, const json *merges, err *e) {
     if (!json_is_array(merges)) return err_set(e, ERR_FORMAT, "tokenizer has no list of merges");
     size_t size = table_size(json_count(merges));
     t->merges = mem_array(size, sizeof *t->merges);
-    for (size_t i = 0; i < size; i++) t->merges[i].left = -1;
+    for (size_t i = 0; i < size; i++)
+        t->merges[i].left = -1;
     t->merge_mask = size - 1;
     buf work = BUF_INIT;
     int rc = OK;
@@ -273,18 +282,20 @@ static int32_t trie_child(tokenizer *t, int32_t node, uint8_t byte) {
 static int load_added_token(tokenizer *t, const json *item, err *e) {
     static const char *const unsupported[] = {"single_word", "lstrip", "rstrip"};
     const char *text = json_str(json_get(item, "content"));
-    if (text == NULL || text[0] == 0) return err_set(e, ERR_FORMAT, "an added token has no content");
+    if (text == NULL || text[0] == 0)
+        return err_set(e, ERR_FORMAT, "an added token has no content");
     for (int i = 0; i < 3; i++) {
         if (json_is_true(json_get(item, unsupported[i]))) {
-            return err_set(e, ERR_UNSUPPORTED, "added token '%.80s' asks for %s", text,
-                unsupported[i]);
+            return err_set(
+                e, ERR_UNSUPPORTED, "added token '%.80s' asks for %s", text, unsupported[i]);
         }
     }
     int64_t id = 0;
     (void)json_i64(json_get(item, "id"), &id);
     size_t len = strlen(text);
     int32_t node = 0;
-    for (size_t i = 0; i < len; i++) node = trie_child(t, node, (uint8_t)text[i]);
+    for (size_t i = 0; i < len; i++)
+        node = trie_child(t, node, (uint8_t)text[i]);
     if (t->trie[node].id >= 0) {
         return err_set(e, ERR_FORMAT, "added token '%.80s' occurs twice", text);
     }
@@ -295,8 +306,8 @@ static int load_added_token(tokenizer *t, const json *item, err *e) {
     }
     t->trie[node].id = (int32_t)id;
     t->starts_added[(uint8_t)text[0]] = true;
-    *k = (token_entry){(uint32_t)t->bytes.len, (uint32_t)len, true,
-        json_is_true(json_get(item, "special"))};
+    *k = (token_entry){
+        (uint32_t)t->bytes.len, (uint32_t)len, true, json_is_true(json_get(item, "special"))};
     int rc = buf_append(&t->bytes, text, len);
     return rc == OK ? OK : err_set(e, rc, "vocabulary is too large");
 }

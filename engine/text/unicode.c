@@ -14,12 +14,14 @@ static uint8_t ascii_flags(unsigned c) {
 }
 
 static void add_flag(uint8_t *table, uint32_t first, uint32_t last, uint8_t flag) {
-    for (uint32_t cp = first; cp <= last && cp < UNICODE_TABLE_SIZE; cp++) table[cp] |= flag;
+    for (uint32_t cp = first; cp <= last && cp < UNICODE_TABLE_SIZE; cp++)
+        table[cp] |= flag;
 }
 
 void unicode_table_fill(uint8_t *table) {
     memset(table, 0, UNICODE_TABLE_SIZE);
-    for (unsigned c = 0; c < 0x80; c++) table[c] = ascii_flags(c);
+    for (unsigned c = 0; c < 0x80; c++)
+        table[c] = ascii_flags(c);
     for (size_t i = 0; i < unicode_n_ranges; i++) {
         add_flag(table, unicode_ranges[i].first, unicode_ranges[i].last, unicode_ranges[i].group);
     }

@@ -34,14 +34,15 @@ static void bench_text(const char *who, const char *what, const tokenizer *t, co
         if (took < best) best = took;
     }
     double mb_s = (double)text->len * 1e3 / (double)(best > 0 ? best : 1);
-    printf("tokenizer %-5s %-26s %8zu bytes %8zu tokens %8.1f MB/s\n", who, what, text->len, ids.len,
-        mb_s);
+    printf("tokenizer %-5s %-26s %8zu bytes %8zu tokens %8.1f MB/s\n", who, what, text->len,
+        ids.len, mb_s);
     token_list_release(&ids);
 }
 
 static void bench_run(const char *who, const tokenizer *t, const char *unit, const char *what) {
     buf text = BUF_INIT;
-    while (text.len < run_bytes) CHECK(buf_puts(&text, unit) == OK);
+    while (text.len < run_bytes)
+        CHECK(buf_puts(&text, unit) == OK);
     bench_text(who, what, t, &text);
     buf_release(&text);
 }
@@ -58,7 +59,8 @@ static void bench_decode(const char *who, const tokenizer *t) {
     buf text = BUF_INIT, out = BUF_INIT;
     token_list ids = {0};
     uint64_t best = UINT64_MAX;
-    while (text.len < run_bytes) CHECK(buf_puts(&text, "The quick brown fox; 12345 na\xC3\xAFve.\n") == OK);
+    while (text.len < run_bytes)
+        CHECK(buf_puts(&text, "The quick brown fox; 12345 na\xC3\xAFve.\n") == OK);
     CHECK(tokenizer_encode(t, (text_span){text.data, text.len, false}, &ids, NULL) == OK);
     for (int i = 0; i < ROUNDS; i++) {
         buf_reset(&out);
@@ -67,8 +69,8 @@ static void bench_decode(const char *who, const tokenizer *t) {
         uint64_t took = cpu_ns() - start;
         if (took < best) best = took;
     }
-    printf("tokenizer %-5s %-26s %8zu bytes %8zu tokens %8.1f MB/s\n", who, "decode", out.len, ids.len,
-        (double)out.len * 1e3 / (double)best);
+    printf("tokenizer %-5s %-26s %8zu bytes %8zu tokens %8.1f MB/s\n", who, "decode", out.len,
+        ids.len, (double)out.len * 1e3 / (double)best);
     token_list_release(&ids);
     buf_release(&text);
     buf_release(&out);
@@ -81,7 +83,8 @@ static void bench_tokenizer(const char *who, const tokenizer *t, int n_files, ch
         {"The quick brown fox jumps over the lazy dog. ", "English"},
         {"for (int i = 0; i < n; i++) {\n    total += list[i] * 3.25;\n}\n", "C code"},
         {"\xE4\xBD\xA0\xE5\xA5\xBD\xEF\xBC\x8C\xE4\xB8\x96\xE7\x95\x8C\xE3\x80\x82", "Chinese"},
-        {"caf\xC3\xA9 \xD0\xBC\xD0\xB8\xD1\x80 \xF0\x9F\x98\x80 \xD9\xA3\xD9\xA4 ", "mixed scripts"},
+        {"caf\xC3\xA9 \xD0\xBC\xD0\xB8\xD1\x80 \xF0\x9F\x98\x80 \xD9\xA3\xD9\xA4 ",
+            "mixed scripts"},
         {"{\"id\": 2512292042121000001, \"ok\": true}\n", "JSON"},
         {"a", "run of a"},
         {" ", "run of blanks"},
@@ -96,7 +99,8 @@ static void bench_tokenizer(const char *who, const tokenizer *t, int n_files, ch
     for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
         bench_run(who, t, runs[i].unit, runs[i].what);
     }
-    for (int i = 0; i < n_files; i++) bench_file(who, t, files[i]);
+    for (int i = 0; i < n_files; i++)
+        bench_file(who, t, files[i]);
     bench_decode(who, t);
 }
 
@@ -122,14 +126,20 @@ static void bench_open(const char *who, const buf *text) {
 /* The reply parser fed one byte at a time: content, and one long string value. */
 static void bench_reply(void) {
     buf text = BUF_INIT;
-    static const char head[] = "\n\n<\xEF\xBD\x9C" "DSML\xEF\xBD\x9C calls>\n<\xEF\xBD\x9C" "DSML\xEF\xBD\x9C"
-        " invoke name=\"f\">\n<\xEF\xBD\x9C" "DSML\xEF\xBD\x9C parameter name=\"a\" string=\"true\">";
-    while (text.len < run_bytes / 2) CHECK(buf_puts(&text, "if (a < b) return \"x\";\n") == OK);
+    static const char head[] = "\n\n<\xEF\xBD\x9C"
+                               "DSML\xEF\xBD\x9C calls>\n<\xEF\xBD\x9C"
+                               "DSML\xEF\xBD\x9C"
+                               " invoke name=\"f\">\n<\xEF\xBD\x9C"
+                               "DSML\xEF\xBD\x9C parameter name=\"a\" string=\"true\">";
+    while (text.len < run_bytes / 2)
+        CHECK(buf_puts(&text, "if (a < b) return \"x\";\n") == OK);
     CHECK(buf_puts(&text, head) == OK);
-    while (text.len < run_bytes) CHECK(buf_puts(&text, "if (a < b) return \"x\";\n") == OK);
+    while (text.len < run_bytes)
+        CHECK(buf_puts(&text, "if (a < b) return \"x\";\n") == OK);
     reply_parser *p = reply_parser_new(&(reply_options){0});
     uint64_t start = cpu_ns();
-    for (size_t i = 0; i < text.len; i++) CHECK(reply_feed(p, text.data + i, 1) == OK);
+    for (size_t i = 0; i < text.len; i++)
+        CHECK(reply_feed(p, text.data + i, 1) == OK);
     CHECK(reply_end_of_text(p, REPLY_END_EOS, NULL) == OK);
     uint64_t took = cpu_ns() - start;
     printf("reply parser, byte by byte: %zu bytes, %.1f MB/s\n", text.len,

@@ -23,8 +23,10 @@ static void try_body(const json *body, const chat_settings *settings) {
     chat_prompt p = CHAT_PROMPT_INIT;
     err e = ERR_INIT;
     int rc = chat_render_body(body, settings, &p, &e);
-    if (rc == OK) check_segments(&p);
-    else CHECK(e.code == rc && e.msg[0] != 0);
+    if (rc == OK)
+        check_segments(&p);
+    else
+        CHECK(e.code == rc && e.msg[0] != 0);
     chat_prompt_release(&p);
 }
 

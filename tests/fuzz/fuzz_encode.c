@@ -25,7 +25,8 @@ static void check_stream(const tokenizer *t, const token_list *ids) {
         CHECK(utf8_valid(buf_cstr(&streamed) + before, streamed.len - before));
     }
     CHECK(utf8_stream_end(&s, &streamed) == OK);
-    CHECK(whole.len == streamed.len && memcmp(buf_cstr(&whole), buf_cstr(&streamed), whole.len) == 0);
+    CHECK(
+        whole.len == streamed.len && memcmp(buf_cstr(&whole), buf_cstr(&streamed), whole.len) == 0);
     buf_release(&whole);
     buf_release(&streamed);
 }

@@ -1,5 +1,5 @@
-/* What a model may write, cut by the input itself: the message is the same as in one piece, all text
- * is UTF-8, complete arguments are JSON objects. */
+/* What a model may write, cut by the input itself: the message is the same as in one piece, all
+ * text is UTF-8, complete arguments are JSON objects. */
 #include <string.h>
 
 #include "engine/base/json.h"
@@ -16,17 +16,20 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n);
 static void expand(const unsigned char *data, size_t n, buf *out) {
     static const char *const words[] = {"\n", "<think>", "</think>", "\n\n<" DSML " calls>\n",
         "<" DSML " invoke name=\"f\">\n", "<" DSML " invoke name=\"",
-        "<" DSML " parameter name=\"k\" string=\"true\">", "<" DSML " parameter name=\"n\" string=\"false\">",
-        "</" DSML " parameter>\n", "</" DSML " invoke>\n", "</" DSML " calls>", DSML, BAR, "</" BAR DSML BAR,
-        "{\"a\": 1}", "\">\n", "\" string=\"", "name=\"", "\xE4\xB8\xAD", "<", "</", "12", "true"};
+        "<" DSML " parameter name=\"k\" string=\"true\">",
+        "<" DSML " parameter name=\"n\" string=\"false\">", "</" DSML " parameter>\n",
+        "</" DSML " invoke>\n", "</" DSML " calls>", DSML, BAR, "</" BAR DSML BAR, "{\"a\": 1}",
+        "\">\n", "\" string=\"", "name=\"", "\xE4\xB8\xAD", "<", "</", "12", "true"};
     for (size_t i = 0; i < n; i++) {
-        if (data[i] < sizeof words / sizeof words[0]) CHECK(buf_puts(out, words[data[i]]) == OK);
-        else CHECK(buf_putc(out, (char)data[i]) == OK);
+        if (data[i] < sizeof words / sizeof words[0])
+            CHECK(buf_puts(out, words[data[i]]) == OK);
+        else
+            CHECK(buf_putc(out, (char)data[i]) == OK);
     }
 }
 
-static void run(const buf *text, const unsigned char *cuts, size_t n_cuts, unsigned flags,
-    reply_message *m) {
+static void run(
+    const buf *text, const unsigned char *cuts, size_t n_cuts, unsigned flags, reply_message *m) {
     reply_options o = {.starts_in_reasoning = (flags & 1) != 0,
         .drops_calls = (flags & 4) != 0,
         .sink = reply_message_take,
@@ -38,7 +41,8 @@ static void run(const buf *text, const unsigned char *cuts, size_t n_cuts, unsig
         CHECK(reply_feed(p, text->data + at, len) == OK);
         at += len;
     }
-    CHECK(reply_end_of_text(p, (flags & 2) != 0 ? REPLY_END_EOS : REPLY_END_LENGTH, &m->finish) == OK);
+    CHECK(reply_end_of_text(p, (flags & 2) != 0 ? REPLY_END_EOS : REPLY_END_LENGTH, &m->finish) ==
+          OK);
     reply_parser_free(p);
 }
 

@@ -1,6 +1,6 @@
-/* A tokenizer.json of any bytes: refused with a message, or usable. So that the interesting parts
- * are reached, the input is also tried in place of the pre-tokenizer rule and of the added tokens of
- * a sound file. */
+/* A tokenizer.json of any bytes: refused with a message, or usable. So that the interesting
+ * parts are reached, the input is also tried in place of the pre-tokenizer rule, of the added tokens
+ * and of the model of a sound file. */
 #include <string.h>
 
 #include "engine/base/file.h"

@@ -75,18 +75,20 @@ static size_t piece_len(const char *p, size_t left, const char *chunking) {
     if (str_eq(chunking, "whole")) return left;
     if (str_eq(chunking, "bytes")) return 1;
     uint64_t n = 1;
-    if (str_starts(chunking, "size:")) assert_int_equal(parse_u64(chunking + 5, &n), OK);
-    else assert_string_equal(chunking, "chars");
+    if (str_starts(chunking, "size:"))
+        assert_int_equal(parse_u64(chunking + 5, &n), OK);
+    else
+        assert_string_equal(chunking, "chars");
     size_t at = 0;
     uint32_t cp;
-    for (uint64_t i = 0; i < n && at < left; i++) at += utf8_decode(p + at, left - at, &cp);
+    for (uint64_t i = 0; i < n && at < left; i++)
+        at += utf8_decode(p + at, left - at, &cp);
     return at;
 }
 
 static void run_parser(const json *c, const char *chunking, outcome *o) {
     const json *tools = json_get(c, "tools");
-    bool is_banned =
-        json_count(tools) == 0 || str_eq(json_str(json_get(c, "tool_choice")), "none");
+    bool is_banned = json_count(tools) == 0 || str_eq(json_str(json_get(c, "tool_choice")), "none");
     reply_options options = {.starts_in_reasoning = json_is_true(json_get(c, "thinking")),
         .drops_calls = is_banned,
         .tools = tools,
@@ -152,9 +154,12 @@ static bool as_expected(const json *expect, const outcome *o, finding *f) {
     JSON_EACH(field, expect) {
         const char *key = json_key(field);
         bool same = true;
-        if (str_eq(key, "content")) same = same_text(field, &o->message.content, f);
-        else if (str_eq(key, "reasoning_content")) same = same_text(field, &o->message.reasoning, f);
-        else if (str_eq(key, "tool_calls")) same = same_calls(field, o, f);
+        if (str_eq(key, "content"))
+            same = same_text(field, &o->message.content, f);
+        else if (str_eq(key, "reasoning_content"))
+            same = same_text(field, &o->message.reasoning, f);
+        else if (str_eq(key, "tool_calls"))
+            same = same_calls(field, o, f);
         else if (str_eq(key, "finish_reason")) {
             same = str_eq(json_str(field), finish_name(o->finish)) ||
                    found(f, json_str(field), finish_name(o->finish));
@@ -188,10 +193,12 @@ static bool arguments_are_objects(const outcome *o) {
 }
 
 static bool keeps_invariant(const char *name, const outcome *o) {
-    if (str_eq(name, "no_markup")) return !holds(o, BAR "DSML" BAR, true) && !holds(o, "</" BAR, true);
+    if (str_eq(name, "no_markup"))
+        return !holds(o, BAR "DSML" BAR, true) && !holds(o, "</" BAR, true);
     if (str_eq(name, "no_partial_marker")) return !holds(o, "<" BAR, true);
     if (str_eq(name, "no_special_tokens")) return !holds(o, "<" BAR, true);
-    if (str_eq(name, "no_think_tags")) return !holds(o, "<think>", false) && !holds(o, "</think>", false);
+    if (str_eq(name, "no_think_tags"))
+        return !holds(o, "<think>", false) && !holds(o, "</think>", false);
     if (str_eq(name, "args_valid_json")) return arguments_are_objects(o);
     if (str_eq(name, "no_invented_args")) {
         for (size_t i = 0; i < o->message.n_calls; i++) {
@@ -277,7 +284,8 @@ static int render(const json *c, const json *messages, chat_prompt *p, err *e) {
 
 static size_t count_of(const char *text, const char *part) {
     size_t n = 0;
-    for (const char *p = text; (p = strstr(p, part)) != NULL; p += strlen(part)) n++;
+    for (const char *p = text; (p = strstr(p, part)) != NULL; p += strlen(part))
+        n++;
     return n;
 }
 
@@ -302,9 +310,12 @@ static bool check_others(const json *c, const json *field, const chat_prompt *p,
         if (!same) break;
         int rc = render(c, messages, &other, &e);
         const char *text = buf_cstr(&other.text);
-        if (rc != OK) same = found(f, "a prompt", e.msg);
-        else if (counts_only) same = count_controls(p) == count_controls(&other);
-        else same = strcmp(buf_cstr(&p->text), text) == 0;
+        if (rc != OK)
+            same = found(f, "a prompt", e.msg);
+        else if (counts_only)
+            same = count_controls(p) == count_controls(&other);
+        else
+            same = strcmp(buf_cstr(&p->text), text) == 0;
         if (!same && rc == OK) (void)found(f, text, buf_cstr(&p->text));
         chat_prompt_release(&other);
     }
@@ -319,7 +330,8 @@ static bool check_prompt(const json *c, const json *field, const chat_prompt *p,
     if (str_eq(key, "prompt_contains") || str_eq(key, "prompt_not_contains")) {
         bool wants = str_eq(key, "prompt_contains");
         JSON_EACH(part, field) {
-            if ((strstr(text, json_str(part)) != NULL) != wants) return found(f, json_str(part), text);
+            if ((strstr(text, json_str(part)) != NULL) != wants)
+                return found(f, json_str(part), text);
         }
         return true;
     }
@@ -356,12 +368,18 @@ static int run_file(void *ctx, const char *name, err *e) {
     const char *kind = json_str(json_get(c, "kind"));
     finding f = {BUF_INIT, BUF_INIT};
     bool right = true;
-    if (str_eq(kind, "parse")) right = parse_case(c, &f);
-    else if (str_eq(kind, "encode")) right = encode_case(c, &f);
-    else if (str_eq(kind, "client_sse")) vectors_skip(&counts, name, "run by the client's cases");
-    else right = found(&f, "a known kind", kind != NULL ? kind : "(none)");
-    if (!right) vectors_fail(&counts, name, buf_cstr(&f.want), buf_cstr(&f.got));
-    else if (!str_eq(kind, "client_sse")) vectors_pass(&counts);
+    if (str_eq(kind, "parse"))
+        right = parse_case(c, &f);
+    else if (str_eq(kind, "encode"))
+        right = encode_case(c, &f);
+    else if (str_eq(kind, "client_sse"))
+        vectors_skip(&counts, name, "run by the client's cases");
+    else
+        right = found(&f, "a known kind", kind != NULL ? kind : "(none)");
+    if (!right)
+        vectors_fail(&counts, name, buf_cstr(&f.want), buf_cstr(&f.got));
+    else if (!str_eq(kind, "client_sse"))
+        vectors_pass(&counts);
     buf_release(&f.want);
     buf_release(&f.got);
     json_free(c);

@@ -77,8 +77,10 @@ static bool decode_case(const json *c, finding *f) {
         assert_int_equal(buf_append(&all, buf_cstr(&delta), delta.len), OK);
     }
     assert_int_equal(utf8_stream_end(&s, &all), OK);
-    if (!right) (void)found(f, "every delta valid UTF-8", buf_cstr(&all));
-    else if (!same_bytes(&want, &all)) right = found_bytes(f, &want, &all);
+    if (!right)
+        (void)found(f, "every delta valid UTF-8", buf_cstr(&all));
+    else if (!same_bytes(&want, &all))
+        right = found_bytes(f, &want, &all);
     buf_release(&all);
     buf_release(&delta);
     buf_release(&piece);
@@ -146,7 +148,8 @@ static bool texts_case(const json *c, const tokenizer *t, finding *f) {
         bool same = x->len == y->len && memcmp(x->ids, y->ids, x->len * sizeof *x->ids) == 0;
         if (same) right = found(f, "different ids", "the same ids");
     }
-    for (size_t i = 0; i < n; i++) token_list_release(&lists[i]);
+    for (size_t i = 0; i < n; i++)
+        token_list_release(&lists[i]);
     return right;
 }
 
@@ -224,7 +227,8 @@ static bool split_case(const json *c, finding *f) {
     if (rc != OK || wants_error) {
         bool right = (rc != OK) == wants_error;
         tokenizer_close(t);
-        return right || found(f, wants_error ? "a load error" : "pieces", rc != OK ? e.msg : "none");
+        return right ||
+               found(f, wants_error ? "a load error" : "pieces", rc != OK ? e.msg : "none");
     }
     buf text = BUF_INIT, want = BUF_INIT, got = BUF_INIT;
     size_t *ends = NULL, n = 0, at = 0;
@@ -272,9 +276,12 @@ static int run_file(void *ctx, const char *name, err *e) {
     const char *kind = json_str(json_get(c, "kind"));
     finding f = {BUF_INIT, BUF_INIT};
     bool right = false;
-    if (str_eq(kind, "incremental_decode")) right = decode_case(c, &f);
-    else if (str_eq(kind, "encode_ids")) right = ids_case(c, &f);
-    else if (str_eq(kind, "split_rule")) right = split_case(c, &f);
+    if (str_eq(kind, "incremental_decode"))
+        right = decode_case(c, &f);
+    else if (str_eq(kind, "encode_ids"))
+        right = ids_case(c, &f);
+    else if (str_eq(kind, "split_rule"))
+        right = split_case(c, &f);
     else if (str_eq(kind, "roundtrip") || str_eq(kind, "encode_time")) {
         right = with_each_tokenizer(c, name, &f);
     } else {
@@ -282,8 +289,10 @@ static int run_file(void *ctx, const char *name, err *e) {
     }
     if (f.got.len > 400) buf_truncate(&f.got, 400);
     if (f.want.len > 400) buf_truncate(&f.want, 400);
-    if (right) vectors_pass(&counts);
-    else vectors_fail(&counts, name, buf_cstr(&f.want), buf_cstr(&f.got));
+    if (right)
+        vectors_pass(&counts);
+    else
+        vectors_fail(&counts, name, buf_cstr(&f.want), buf_cstr(&f.got));
     buf_release(&f.want);
     buf_release(&f.got);
     json_free(c);

@@ -160,7 +160,8 @@ static void prompt_case(const json *c, const json *prompts) {
     assert_int_equal(chat_prompt_encode(&p, v41, true, &whole, NULL), OK);
     const json *want = json_get(c, "ids"), *want_whole = json_get(c, "whole");
     compare_ids(case_id(c), "ids", want, &got);
-    compare_ids(case_id(c), "ids, all text trusted", want_whole != NULL ? want_whole : want, &whole);
+    compare_ids(
+        case_id(c), "ids, all text trusted", want_whole != NULL ? want_whole : want, &whole);
     chat_prompt_release(&p);
 }
 
@@ -224,7 +225,8 @@ static void parse_case(const json *c, const json *given, const json *all) {
     token_list ids = {0};
     reply_message m = {0};
     reply_finish finish = REPLY_STOP;
-    reply_options o = {.starts_in_reasoning = str_eq(json_str(json_get(given, "start")), "reasoning"),
+    reply_options o = {
+        .starts_in_reasoning = str_eq(json_str(json_get(given, "start")), "reasoning"),
         .tools = tools,
         .sink = reply_message_take,
         .sink_ctx = &m};
@@ -236,8 +238,7 @@ static void parse_case(const json *c, const json *given, const json *all) {
         assert_int_equal(reply_feed_token(p, bytes, len, ids.ids[i] == dsml), OK);
     }
     bool by_eos = str_eq(json_str(json_get(given, "stop")), "eos");
-    assert_int_equal(
-        reply_end_of_text(p, by_eos ? REPLY_END_EOS : REPLY_END_LENGTH, &finish), OK);
+    assert_int_equal(reply_end_of_text(p, by_eos ? REPLY_END_EOS : REPLY_END_LENGTH, &finish), OK);
     buf want = BUF_INIT, got = BUF_INIT;
     describe_reply(&m, finish, &got);
     assert_int_equal(json_print_compact(json_get(given, "expect"), &want), OK);
@@ -271,10 +272,14 @@ static void test_parse_ids(void **state) {
 
 static uint8_t group_flag(const char *name) {
     switch (name[0]) {
-    case 'A': return UNICODE_LETTER;
-    case 'N': return UNICODE_NUMBER;
-    case 'C': return UNICODE_SYMBOL;
-    default: return UNICODE_SPACE;
+    case 'A':
+        return UNICODE_LETTER;
+    case 'N':
+        return UNICODE_NUMBER;
+    case 'C':
+        return UNICODE_SYMBOL;
+    default:
+        return UNICODE_SPACE;
     }
 }
 
@@ -297,8 +302,10 @@ static void test_unicode_groups(void **state) {
         if (got == want[cp]) continue;
         if (wrong++ < 20) printf("U+%04X: expected group %d, got %d\n", cp, want[cp], got);
     }
-    if (wrong == 0) vectors_pass(&counts);
-    else vectors_fail(&counts, "unicode-groups", "all code points as listed", "see above");
+    if (wrong == 0)
+        vectors_pass(&counts);
+    else
+        vectors_fail(&counts, "unicode-groups", "all code points as listed", "see above");
     mem_free(table);
     mem_free(want);
     json_free(root);
@@ -318,7 +325,8 @@ static void test_class_map(void **state) {
     assert_int_equal(class_map_build(v41, &m, NULL), OK);
     class_map_sha256(&m, digest);
     sha256_hex(digest, hex);
-    assert_int_equal(buf_printf(&want, "%d classes, pad 2, sha256 %s", CLASS_COUNT, CLASS_SHA256), OK);
+    assert_int_equal(
+        buf_printf(&want, "%d classes, pad 2, sha256 %s", CLASS_COUNT, CLASS_SHA256), OK);
     assert_int_equal(
         buf_printf(&got, "%d classes, pad %d, sha256 %s", m.n_classes, m.classes[2], hex), OK);
     bool same = vectors_text(&counts, "class map of the real tokenizer", "table", &want, &got);

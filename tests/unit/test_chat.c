@@ -36,7 +36,8 @@ static void refuses_with(const char *body, const chat_settings *settings, const 
     err e = ERR_INIT;
     int rc = render(body, settings, &p, &e);
     if (rc == OK) fail_msg("taken: %s", body);
-    if (strcmp(e.place, param) != 0) fail_msg("param '%s' is not '%s' for %s", e.place, param, body);
+    if (strcmp(e.place, param) != 0)
+        fail_msg("param '%s' is not '%s' for %s", e.place, param, body);
     assert_true(e.msg[0] != 0);
     chat_prompt_release(&p);
 }
@@ -51,13 +52,15 @@ static void test_refusals_name_the_field(void **state) {
         {"{\"messages\":[" USER ",{\"role\":\"bot\"}]}", "messages[1].role"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":{}}]}", "messages[0].content"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":[7]}]}", "messages[0].content"},
-        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}", "messages[0].content"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}",
+            "messages[0].content"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":\"http://x\"}]}]}",
             "messages[0].content"},
         {"{\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}," USER "]}", "messages[0].role"},
         {"{\"messages\":[" USER ",{\"role\":\"assistant\",\"reasoning_content\":4}]}",
             "messages[1].reasoning_content"},
-        {"{\"messages\":[" USER ",{\"role\":\"assistant\",\"tool_calls\":{}}]}", "messages[1].tool_calls"},
+        {"{\"messages\":[" USER ",{\"role\":\"assistant\",\"tool_calls\":{}}]}",
+            "messages[1].tool_calls"},
         {"{\"messages\":[" USER ",{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{}}]}]}",
             "messages[1].tool_calls[0].function.name"},
         {"{\"messages\":[" USER "],\"tools\":{}}", "tools"},
@@ -66,9 +69,11 @@ static void test_refusals_name_the_field(void **state) {
             "tools[0].function.name"},
         {"{\"messages\":[" USER "],\"tools\":[{\"function\":{\"name\":\"a::b::c\"}}]}",
             "tools[0].function.name"},
-        {"{\"messages\":[" USER "],\"tools\":[{\"namespace\":\"x\",\"function\":{\"name\":\"y::f\"}}]}",
+        {"{\"messages\":[" USER
+         "],\"tools\":[{\"namespace\":\"x\",\"function\":{\"name\":\"y::f\"}}]}",
             "tools[0].namespace"},
-        {"{\"messages\":[" USER "],\"response_format\":{\"type\":\"yaml\"}}", "response_format.type"},
+        {"{\"messages\":[" USER "],\"response_format\":{\"type\":\"yaml\"}}",
+            "response_format.type"},
         {"{\"messages\":[" USER "],\"response_format\":{\"type\":\"json_schema\"}}",
             "response_format.json_schema.schema"},
         {"{\"messages\":[" USER "],\"reasoning_effort\":\"disabled\"}", "reasoning_effort"},
@@ -79,7 +84,8 @@ static void test_refusals_name_the_field(void **state) {
             "chat_template_kwargs.enable_thinking"},
         {"{\"messages\":[" USER "],\"continue_final_message\":true}", "messages"},
         {"{\"messages\":[" USER "],\"add_generation_prompt\":\"no\"}", "add_generation_prompt"},
-        {"{\"messages\":[{\"role\":\"user\",\"content\":\"q\",\"task\":\"title\"}]}", "messages[0].task"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"q\",\"task\":\"title\"}]}",
+            "messages[0].task"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         refuses_with(cases[i][0], NULL, cases[i][1]);
@@ -92,7 +98,8 @@ static void thinks(const char *fields, bool by_default, int want_budget) {
     bool is_thinking = false;
     int budget = -1;
     err e = ERR_INIT;
-    assert_int_equal(buf_printf(&body, "{\"messages\":[]%s%s}", fields[0] != 0 ? "," : "", fields), OK);
+    assert_int_equal(
+        buf_printf(&body, "{\"messages\":[]%s%s}", fields[0] != 0 ? "," : "", fields), OK);
     json *v = parse(buf_cstr(&body));
     if (chat_thinking_of(v, &s, &is_thinking, &budget, &e) != OK) fail_msg("%s: %s", fields, e.msg);
     if (budget != want_budget || is_thinking != (want_budget > 0)) {
@@ -119,7 +126,8 @@ static void test_thinking_is_off_unless_asked(void **state) {
     thinks("\"enable_thinking\":true", false, 75);
     thinks("\"thinking\":{\"type\":\"adaptive\"}", false, 75);
     thinks("\"thinking\":false,\"enable_thinking\":true", true, 0);
-    thinks("\"chat_template_kwargs\":{\"enable_thinking\":true},\"reasoning_effort\":\"none\"", false, 75);
+    thinks("\"chat_template_kwargs\":{\"enable_thinking\":true},\"reasoning_effort\":\"none\"",
+        false, 75);
     thinks("\"chat_template_kwargs\":{\"enable_thinking\":false,\"thinking\":true}", true, 0);
     thinks("\"chat_template_kwargs\":{\"thinking\":true,\"reasoning_effort\":\"max\"}", false, 100);
 }
@@ -151,14 +159,16 @@ static void test_tasks_when_allowed(void **state) {
     renders("{\"messages\":[{\"role\":\"user\",\"content\":\"q\",\"task\":\"title\"}]}", &s,
         "<" BAR "User" BAR ">q<" BAR "title" BAR ">");
     refuses_with("{\"messages\":[{\"role\":\"user\",\"task\":\"x\"}]}", &s, "messages");
-    refuses_with("{\"messages\":[{\"role\":\"user\",\"task\":\"title\"}," USER "]}", &s, "messages[0].task");
+    refuses_with(
+        "{\"messages\":[{\"role\":\"user\",\"task\":\"title\"}," USER "]}", &s, "messages[0].task");
 }
 
 static void test_nul_in_text_stays_one_byte(void **state) {
     (void)state;
     chat_prompt p = CHAT_PROMPT_INIT;
     err e = ERR_INIT;
-    assert_int_equal(render("{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000b\"}]}", NULL, &p, &e), OK);
+    assert_int_equal(
+        render("{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000b\"}]}", NULL, &p, &e), OK);
     assert_int_equal(p.n_segments, 3);
     assert_int_equal(p.segments[1].len, 3);
     assert_memory_equal(p.text.data + p.segments[1].start, "a\0b", 3);
@@ -167,16 +177,19 @@ static void test_nul_in_text_stays_one_byte(void **state) {
 
 static void test_prefix_continues_the_last_turn(void **state) {
     (void)state;
-    renders("{\"messages\":[" USER ",{\"role\":\"assistant\",\"content\":\"Once\",\"prefix\":true}]}", NULL,
-        "</think>Once");
+    renders("{\"messages\":[" USER
+            ",{\"role\":\"assistant\",\"content\":\"Once\",\"prefix\":true}]}",
+        NULL, "</think>Once");
 }
 
 static void test_built_in_tools_of_others_are_left_out(void **state) {
     (void)state;
-    renders("{\"messages\":[" USER "],\"tools\":[{\"type\":\"web_search\"},{\"type\":\"function\",\"name\":\"f\"}]}",
-        NULL, "### Available Tool Schemas\n\n{\"name\": \"f\"}\n\nYou MUST strictly follow the above defined tool "
-              "name and parameter schemas to invoke tool calls.\n<" BAR "User" BAR ">q<" BAR "Assistant" BAR
-              "></think>");
+    renders("{\"messages\":[" USER
+            "],\"tools\":[{\"type\":\"web_search\"},{\"type\":\"function\",\"name\":\"f\"}]}",
+        NULL,
+        "### Available Tool Schemas\n\n{\"name\": \"f\"}\n\nYou MUST strictly follow the above defined tool "
+        "name and parameter schemas to invoke tool calls.\n<" BAR "User" BAR ">q<" BAR
+        "Assistant" BAR "></think>");
 }
 
 /* A call whose exact text is still known is written as the model wrote it. */
@@ -192,7 +205,8 @@ static bool recall(void *ctx, const chat_call_view *call, const char **text, siz
 static void test_replayed_call_is_byte_equal(void **state) {
     (void)state;
     static const char written[] = "\n\n<" DSML " calls>\n<" DSML " invoke name=\"f\">\n<" DSML
-        " parameter name=\"a\" string=\"false\">[1,2]</" DSML " parameter>\n</" DSML " invoke>\n</" DSML " calls>";
+                                  " parameter name=\"a\" string=\"false\">[1,2]</" DSML
+                                  " parameter>\n</" DSML " invoke>\n</" DSML " calls>";
     reply_message m = {0};
     reply_options o = {.sink = reply_message_take, .sink_ctx = &m};
     reply_parser *parser = reply_parser_new(&o);
@@ -200,16 +214,22 @@ static void test_replayed_call_is_byte_equal(void **state) {
     assert_int_equal(reply_end_of_text(parser, REPLY_END_EOS, NULL), OK);
     assert_int_equal(m.n_calls, 1);
     buf body = BUF_INIT;
-    assert_int_equal(buf_printf(&body, "{\"messages\":[" USER ",{\"role\":\"assistant\",\"tool_calls\":[{\"id\":"
-                                       "\"%s\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": [1,2]}\"}}]}]"
-                                       ",\"add_generation_prompt\":false}", m.calls[0].id), OK);
+    assert_int_equal(
+        buf_printf(&body,
+            "{\"messages\":[" USER ",{\"role\":\"assistant\",\"tool_calls\":[{\"id\":"
+            "\"%s\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": [1,2]}\"}}]}]"
+            ",\"add_generation_prompt\":false}",
+            m.calls[0].id),
+        OK);
     chat_settings s = {.replay = recall, .replay_ctx = &m.calls[0]};
     buf end = BUF_INIT;
-    assert_int_equal(buf_printf(&end, "%s<" BAR "end\xE2\x96\x81of\xE2\x96\x81sentence" BAR ">", written), OK);
+    assert_int_equal(
+        buf_printf(&end, "%s<" BAR "end\xE2\x96\x81of\xE2\x96\x81sentence" BAR ">", written), OK);
     renders(buf_cstr(&body), &s, buf_cstr(&end));
     /* Without it the arguments are printed again, with spaces. */
-    renders(buf_cstr(&body), NULL, "[1, 2]</" DSML " parameter>\n</" DSML " invoke>\n</" DSML " calls><" BAR
-                                   "end\xE2\x96\x81of\xE2\x96\x81sentence" BAR ">");
+    renders(buf_cstr(&body), NULL,
+        "[1, 2]</" DSML " parameter>\n</" DSML " invoke>\n</" DSML " calls><" BAR
+        "end\xE2\x96\x81of\xE2\x96\x81sentence" BAR ">");
     reply_parser_free(parser);
     reply_message_release(&m);
     buf_release(&body);
@@ -221,10 +241,13 @@ static void test_rendered_turns_parse_back(void **state) {
     (void)state;
     chat_prompt p = CHAT_PROMPT_INIT;
     err e = ERR_INIT;
-    assert_int_equal(render("{\"messages\":[" USER ",{\"role\":\"assistant\",\"content\":\"ok\","
-                            "\"reasoning_content\":\"why\",\"tool_calls\":[{\"function\":{\"name\":\"n::f\","
-                            "\"arguments\":{\"a\":\"x\\ny\",\"b\":[1,{\"c\":null}]}}}]}],"
-                            "\"add_generation_prompt\":false,\"thinking\":true}", NULL, &p, &e), OK);
+    assert_int_equal(
+        render("{\"messages\":[" USER ",{\"role\":\"assistant\",\"content\":\"ok\","
+               "\"reasoning_content\":\"why\",\"tool_calls\":[{\"function\":{\"name\":\"n::f\","
+               "\"arguments\":{\"a\":\"x\\ny\",\"b\":[1,{\"c\":null}]}}}]}],"
+               "\"add_generation_prompt\":false,\"thinking\":true}",
+            NULL, &p, &e),
+        OK);
     const char *turn = strstr(buf_cstr(&p.text), "<think>");
     assert_non_null(turn);
     strict_message m;
@@ -235,7 +258,8 @@ static void test_rendered_turns_parse_back(void **state) {
     assert_int_equal(m.n_calls, 1);
     assert_string_equal(m.calls[0].name_space, "n");
     assert_string_equal(m.calls[0].name, "f");
-    assert_string_equal(buf_cstr(&m.calls[0].arguments), "{\"a\": \"x\\ny\", \"b\": [1, {\"c\": null}]}");
+    assert_string_equal(
+        buf_cstr(&m.calls[0].arguments), "{\"a\": \"x\\ny\", \"b\": [1, {\"c\": null}]}");
     strict_message_release(&m);
     chat_prompt_release(&p);
 }

@@ -15,7 +15,8 @@
 #define DSML BAR "DSML" BAR
 #define CALLS "\n\n<" DSML " calls>\n"
 #define INVOKE(name) "<" DSML " invoke name=\"" name "\">\n"
-#define VALUE(key, text) "<" DSML " parameter name=\"" key "\" string=\"true\">" text "</" DSML " parameter>\n"
+#define VALUE(key, text)                                                                           \
+    "<" DSML " parameter name=\"" key "\" string=\"true\">" text "</" DSML " parameter>\n"
 #define END_INVOKE "</" DSML " invoke>\n"
 #define END_CALLS "</" DSML " calls>"
 
@@ -49,11 +50,11 @@ static void parse(const char *text, bool reasons, reply_end how, uint32_t max_st
 
 static void describe(const result *r, buf *out) {
     static const char *const ends[] = {"stop", "length", "calls"};
-    assert_int_equal(buf_printf(out, "r=%s|c=%s|", buf_cstr(&r->m.reasoning),
-                         buf_cstr(&r->m.content)), OK);
+    assert_int_equal(
+        buf_printf(out, "r=%s|c=%s|", buf_cstr(&r->m.reasoning), buf_cstr(&r->m.content)), OK);
     for (size_t i = 0; i < r->m.n_calls; i++) {
-        assert_int_equal(buf_printf(out, "%s%s|", r->m.calls[i].name,
-                             buf_cstr(&r->m.calls[i].arguments)), OK);
+        assert_int_equal(
+            buf_printf(out, "%s%s|", r->m.calls[i].name, buf_cstr(&r->m.calls[i].arguments)), OK);
     }
     assert_int_equal(buf_puts(out, ends[r->finish]), OK);
 }
@@ -87,19 +88,25 @@ static void test_text(void **state) {
 
 static void test_invalid_bytes_become_replacements(void **state) {
     (void)state;
-    check("a\xFF" "b\xE4\xB8", false, REPLY_END_EOS, "r=|c=a\xEF\xBF\xBD" "b\xEF\xBF\xBD|stop");
+    check("a\xFF"
+          "b\xE4\xB8",
+        false, REPLY_END_EOS,
+        "r=|c=a\xEF\xBF\xBD"
+        "b\xEF\xBF\xBD|stop");
 }
 
 static void test_broken_calls_are_dropped_whole(void **state) {
     (void)state;
-    check("x" CALLS INVOKE("f") "junk" END_INVOKE INVOKE("g") VALUE("k", "v") END_INVOKE END_CALLS, false,
-        REPLY_END_EOS, "r=|c=x|g{\"k\": \"v\"}|calls");
-    check(CALLS "<" DSML " invoke name=\"f\n" VALUE("k", "v") END_INVOKE END_CALLS, false, REPLY_END_EOS,
-        "r=|c=|stop");
+    check("x" CALLS INVOKE("f") "junk" END_INVOKE INVOKE("g") VALUE("k", "v") END_INVOKE END_CALLS,
+        false, REPLY_END_EOS, "r=|c=x|g{\"k\": \"v\"}|calls");
+    check(CALLS "<" DSML " invoke name=\"f\n" VALUE("k", "v") END_INVOKE END_CALLS, false,
+        REPLY_END_EOS, "r=|c=|stop");
     /* The closing tag of a value was forgotten: the next parameter does not become a part of it. */
-    check(CALLS INVOKE("f") "<" DSML " parameter name=\"a\" string=\"true\">x\n" VALUE("b", "y") END_INVOKE
-            END_CALLS, false, REPLY_END_EOS, "r=|c=|stop");
-    check(CALLS INVOKE("f") "{\"a\": 1} and more" END_INVOKE END_CALLS, false, REPLY_END_EOS, "r=|c=|stop");
+    check(CALLS INVOKE("f") "<" DSML " parameter name=\"a\" string=\"true\">x\n" VALUE("b", "y")
+              END_INVOKE END_CALLS,
+        false, REPLY_END_EOS, "r=|c=|stop");
+    check(CALLS INVOKE("f") "{\"a\": 1} and more" END_INVOKE END_CALLS, false, REPLY_END_EOS,
+        "r=|c=|stop");
     check(CALLS INVOKE("f") VALUE("k", "v") "{\"a\": 1}" END_INVOKE END_CALLS, false, REPLY_END_EOS,
         "r=|c=|stop");
 }
@@ -108,8 +115,8 @@ static void test_no_half_command_can_run(void **state) {
     (void)state;
     check(CALLS INVOKE("f") VALUE("k", "v") "<" DSML " parameter na", false, REPLY_END_EOS,
         "r=|c=|f{\"k\": \"v\"|calls");
-    check(CALLS INVOKE("f") "<" DSML " parameter name=\"k\" string=\"true\">rm </" BAR, false, REPLY_END_EOS,
-        "r=|c=|f{\"k\": \"rm |calls");
+    check(CALLS INVOKE("f") "<" DSML " parameter name=\"k\" string=\"true\">rm </" BAR, false,
+        REPLY_END_EOS, "r=|c=|f{\"k\": \"rm |calls");
     check(CALLS INVOKE("f") "{\"k\": 1", false, REPLY_END_EOS, "r=|c=|f{|calls");
     check(CALLS INVOKE("f") "{\"k\": 1}", false, REPLY_END_EOS, "r=|c=|f{\"k\": 1}|calls");
     check(CALLS INVOKE("f"), false, REPLY_END_EOS, "r=|c=|f{}|calls");
@@ -153,8 +160,9 @@ static void test_swallowed_calls(void **state) {
 
 static void test_exact_text_of_a_call(void **state) {
     (void)state;
-    static const char call[] = INVOKE("f") "<" DSML " parameter name=\"a\" string=\"false\">{\"x\":1,  \"y\":2}</"
-        DSML " parameter>\n</" DSML " invoke>";
+    static const char call[] =
+        INVOKE("f") "<" DSML " parameter name=\"a\" string=\"false\">{\"x\":1,  \"y\":2}</" DSML
+                    " parameter>\n</" DSML " invoke>";
     result r;
     buf text = BUF_INIT;
     assert_int_equal(buf_printf(&text, CALLS "%s\n%s\n" END_CALLS, call, call), OK);
@@ -195,7 +203,8 @@ static void test_events_leave_early(void **state) {
     feed_and_check(p, &log, "b>\n\n", "C-1:<b>;");
     feed_and_check(p, &log, "<" DSML " calls>\n<" DSML " invoke name=\"f", "");
     feed_and_check(p, &log, "\">", "N0:f;");
-    feed_and_check(p, &log, "\n<" DSML " parameter name=\"k\" string=\"true\">a\"b", "A0:{\"k\": \";A0:a\\\"b;");
+    feed_and_check(p, &log, "\n<" DSML " parameter name=\"k\" string=\"true\">a\"b",
+        "A0:{\"k\": \";A0:a\\\"b;");
     feed_and_check(p, &log, "</", "");
     feed_and_check(p, &log, "x", "A0:<;A0:/x;");
     feed_and_check(p, &log, "</" DSML " parameter>\n", "A0:\";");
@@ -224,13 +233,15 @@ static void test_a_failing_sink_is_heard(void **state) {
 /* Any sequence of tags and text gives the same message in every cutting. */
 static void test_random_markup_in_random_cuts(void **state) {
     (void)state;
-    static const char *const parts[] = {CALLS, INVOKE("f"), INVOKE("g"), VALUE("k", "v"), END_INVOKE, END_CALLS,
-        "<think>", "</think>", "\n", "x", "<", "</", BAR, DSML, "{\"a\": [1]}", "\"", ">", " ",
-        "<" DSML " parameter name=\"n\" string=\"false\">3", "</" DSML " parameter>", "\xE4\xB8\xAD", "</" BAR DSML BAR "invoke>"};
+    static const char *const parts[] = {CALLS, INVOKE("f"), INVOKE("g"), VALUE("k", "v"),
+        END_INVOKE, END_CALLS, "<think>", "</think>", "\n", "x", "<", "</", BAR, DSML,
+        "{\"a\": [1]}", "\"", ">", " ", "<" DSML " parameter name=\"n\" string=\"false\">3",
+        "</" DSML " parameter>", "\xE4\xB8\xAD", "</" BAR DSML BAR "invoke>"};
     for (int i = 0; i < 3000; i++) {
         buf text = BUF_INIT, want = BUF_INIT;
         for (uint32_t k = random_below(14); k > 0; k--) {
-            assert_int_equal(buf_puts(&text, parts[random_below(sizeof parts / sizeof parts[0])]), OK);
+            assert_int_equal(
+                buf_puts(&text, parts[random_below(sizeof parts / sizeof parts[0])]), OK);
         }
         bool reasons = random_below(2) == 0;
         reply_end how = random_below(2) == 0 ? REPLY_END_EOS : REPLY_END_LENGTH;
@@ -240,8 +251,8 @@ static void test_random_markup_in_random_cuts(void **state) {
             parse(buf_cstr(&text), reasons, how, step, &r);
             describe(&r, step == 0 ? &want : &got);
             if (step > 0 && strcmp(buf_cstr(&want), buf_cstr(&got)) != 0) {
-                fail_msg("steps %u of '%s': '%s' is not '%s'", step, buf_cstr(&text), buf_cstr(&got),
-                    buf_cstr(&want));
+                fail_msg("steps %u of '%s': '%s' is not '%s'", step, buf_cstr(&text),
+                    buf_cstr(&got), buf_cstr(&want));
             }
             reply_message_release(&r.m);
             buf_release(&got);

@@ -25,7 +25,8 @@ static int run(stop_matcher *m, const char *text, size_t step, buf *out) {
     return stop_matcher_which(m);
 }
 
-static void check(const char *const *strings, size_t n, const char *text, const char *want, int which) {
+static void check(
+    const char *const *strings, size_t n, const char *text, const char *want, int which) {
     stop_matcher *m = stop_matcher_new(strings, n);
     buf out = BUF_INIT;
     for (size_t step = 1; step <= strlen(text) + 1; step++) {

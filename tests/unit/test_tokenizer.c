@@ -1,3 +1,4 @@
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +31,8 @@ static uint32_t random_below(uint32_t n) {
 static int setup(void **state) {
     (void)state;
     err e = ERR_INIT;
-    if (tokenizer_open(MINI, &mini, &e) == OK && json_parse_file(MINI, NULL, &mini_json, &e) == OK) {
+    if (tokenizer_open(MINI, &mini, &e) == OK &&
+        json_parse_file(MINI, NULL, &mini_json, &e) == OK) {
         return 0;
     }
     printf("%s\n", e.msg);
@@ -44,7 +46,8 @@ static int teardown(void **state) {
     return 0;
 }
 
-static void encode(const tokenizer *t, const char *text, size_t len, bool trusted, token_list *out) {
+static void encode(
+    const tokenizer *t, const char *text, size_t len, bool trusted, token_list *out) {
     assert_int_equal(tokenizer_encode(t, (text_span){text, len, trusted}, out, NULL), OK);
 }
 
@@ -56,8 +59,10 @@ static int load_with(const char *key, const char *value, tokenizer **out, err *e
     json_w_object(&w);
     JSON_EACH(member, mini_json) {
         json_w_key(&w, json_key(member));
-        if (strcmp(json_key(member), key) == 0) json_w_raw(&w, value, strlen(value));
-        else json_w_value(&w, member);
+        if (strcmp(json_key(member), key) == 0)
+            json_w_raw(&w, value, strlen(value));
+        else
+            json_w_value(&w, member);
     }
     json_w_close(&w);
     assert_int_equal(json_w_end(&w), OK);
@@ -72,7 +77,8 @@ static int load_with(const char *key, const char *value, tokenizer **out, err *e
 static void merge_plainly(const tokenizer *t, const char *p, size_t len, token_list *out) {
     size_t n = len;
     int32_t *ids = mem_array(len, sizeof *ids);
-    for (size_t i = 0; i < n; i++) ids[i] = t->byte_ids[(uint8_t)p[i]];
+    for (size_t i = 0; i < n; i++)
+        ids[i] = t->byte_ids[(uint8_t)p[i]];
     for (;;) {
         size_t best = n;
         uint32_t best_rank = TOKENIZER_NO_RANK;
@@ -88,7 +94,8 @@ static void merge_plainly(const tokenizer *t, const char *p, size_t len, token_l
         memmove(ids + best + 1, ids + best + 2, (n - best - 2) * sizeof *ids);
         n--;
     }
-    for (size_t i = 0; i < n; i++) assert_int_equal(token_list_push(out, ids[i]), OK);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(token_list_push(out, ids[i]), OK);
     mem_free(ids);
 }
 
@@ -107,15 +114,18 @@ static void compare_merge(const tokenizer *t, const char *p, size_t len) {
 
 static void test_every_length_merges_alike(void **state) {
     (void)state;
-    static const char *const alphabets[] = {"a", "ab", "the in", "0123456789", "\n ", "aaab\xC3\xA9"};
+    static const char *const alphabets[] = {
+        "a", "ab", "the in", "0123456789", "\n ", "aaab\xC3\xA9"};
     static char text[6000];
     for (size_t k = 0; k < sizeof alphabets / sizeof alphabets[0]; k++) {
         size_t n = strlen(alphabets[k]);
         for (size_t len = 2; len < 200; len += 1 + len / 8) {
-            for (size_t i = 0; i < len; i++) text[i] = alphabets[k][random_below((uint32_t)n)];
+            for (size_t i = 0; i < len; i++)
+                text[i] = alphabets[k][random_below((uint32_t)n)];
             compare_merge(mini, text, len);
         }
-        for (size_t i = 0; i < sizeof text; i++) text[i] = alphabets[k][random_below((uint32_t)n)];
+        for (size_t i = 0; i < sizeof text; i++)
+            text[i] = alphabets[k][random_below((uint32_t)n)];
         compare_merge(mini, text, sizeof text);
     }
 }
@@ -161,7 +171,8 @@ static void test_unordered_merges(void **state) {
     assert_false(t->is_ordered);
     assert_true(mini->is_ordered);
     static char text[5000];
-    for (size_t i = 0; i < sizeof text; i++) text[i] = "aaab"[random_below(4)];
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = "aaab"[random_below(4)];
     compare_merge(t, text, sizeof text);
     compare_merge(t, text, 40);
     tokenizer_close(t);
@@ -192,10 +203,11 @@ static tokenizer *deepseek_splits(const char *prefix) {
 }
 
 static void random_text(buf *out, size_t n) {
-    static const char *const parts[] = {"a", "Z", "9", "12", " ", "  ", "\n", "\r\n", "\t", ".", "-",
-        "\xC3\xA9", "\xCC\x81", "\xE4\xB8\xAD", "\xE3\x81\x82", "\xE3\x83\xBC", "\xE3\x83\xBB",
+    static const char *const parts[] = {"a", "Z", "9", "12", " ", "  ", "\n", "\r\n", "\t", ".",
+        "-", "\xC3\xA9", "\xCC\x81", "\xE4\xB8\xAD", "\xE3\x81\x82", "\xE3\x83\xBC", "\xE3\x83\xBB",
         "\xE3\x80\x80", "\xC2\xA0", "\xC2\x85", "\xE2\x80\xA8", "\xF0\x9F\x98\x80", "\xD9\xA3",
-        "\x01", "\x1C", "<", "_x", "\xE2\x80\x94", "'s", "\xC2\xB2", "\xEF\xBF\xBF", "\xE3\x82\x99"};
+        "\x01", "\x1C", "<", "_x", "\xE2\x80\x94", "'s", "\xC2\xB2", "\xEF\xBF\xBF",
+        "\xE3\x82\x99"};
     buf_reset(out);
     for (size_t i = 0; i < n; i++) {
         size_t k = random_below(sizeof parts / sizeof parts[0]);
@@ -236,8 +248,11 @@ static void check_split(const char *rule, const char *text, const char *want) {
     tokenizer *t = NULL;
     err e = ERR_INIT;
     size_t *ends = NULL, n = 0, at = 0;
-    assert_int_equal(buf_printf(&sequence, "{\"type\":\"Sequence\",\"pretokenizers\":[%s,"
-                                           "{\"type\":\"ByteLevel\",\"use_regex\":false}]}", rule), OK);
+    assert_int_equal(buf_printf(&sequence,
+                         "{\"type\":\"Sequence\",\"pretokenizers\":[%s,"
+                         "{\"type\":\"ByteLevel\",\"use_regex\":false}]}",
+                         rule),
+        OK);
     if (load_with("pre_tokenizer", buf_cstr(&sequence), &t, &e) != OK) fail_msg("%s", e.msg);
     assert_int_equal(tokenizer_split(t, text, strlen(text), &ends, &n, NULL), OK);
     /* A removed match is a jump: shown by the text between the ends. */
@@ -253,7 +268,7 @@ static void check_split(const char *rule, const char *text, const char *want) {
 }
 
 #define SPLIT_ON(pattern, behavior, invert)                                                        \
-    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" pattern "\"},\"behavior\":\"" behavior          \
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" pattern "\"},\"behavior\":\"" behavior         \
     "\",\"invert\":" invert "}"
 
 static void test_split_behaviors(void **state) {
@@ -273,8 +288,10 @@ static void test_removed_matches(void **state) {
     (void)state;
     tokenizer *t = NULL;
     assert_int_equal(load_with("pre_tokenizer",
-                         "{\"type\":\"Sequence\",\"pretokenizers\":[" SPLIT_ON("-", "Removed", "false")
-                         ",{\"type\":\"ByteLevel\",\"use_regex\":false}]}", &t, NULL), OK);
+                         "{\"type\":\"Sequence\",\"pretokenizers\":[" SPLIT_ON("-", "Removed",
+                             "false") ",{\"type\":\"ByteLevel\",\"use_regex\":false}]}",
+                         &t, NULL),
+        OK);
     token_list a = {0};
     buf text = BUF_INIT;
     encode(t, "-x--y-", 6, false, &a);
@@ -297,12 +314,14 @@ static void test_only_template_text_holds_control_tokens(void **state) {
     token_list_reset(&ids);
     encode(mini, "<think>", 7, false, &ids);
     assert_true(ids.len > 1);
-    for (size_t i = 0; i < ids.len; i++) assert_false(tokenizer_is_added(mini, ids.ids[i]));
+    for (size_t i = 0; i < ids.len; i++)
+        assert_false(tokenizer_is_added(mini, ids.ids[i]));
     token_list_reset(&ids);
     /* Half in template text, half typed: no match. Two template spans side by side: a match. */
     text_span half[] = {{"<thi", 4, true}, {"nk>", 3, false}};
     assert_int_equal(tokenizer_encode_spans(mini, half, 2, &ids, NULL), OK);
-    for (size_t i = 0; i < ids.len; i++) assert_false(tokenizer_is_added(mini, ids.ids[i]));
+    for (size_t i = 0; i < ids.len; i++)
+        assert_false(tokenizer_is_added(mini, ids.ids[i]));
     token_list_reset(&ids);
     half[1].is_template = true;
     assert_int_equal(tokenizer_encode_spans(mini, half, 2, &ids, NULL), OK);
@@ -334,7 +353,9 @@ static void test_longest_added_token_wins(void **state) {
     tokenizer *t = NULL;
     assert_int_equal(load_with("added_tokens",
                          "[{\"id\":280,\"content\":\"<a\"},{\"id\":281,\"content\":\"<ab>\"},"
-                         "{\"id\":282,\"content\":\"b>c\"}]", &t, NULL), OK);
+                         "{\"id\":282,\"content\":\"b>c\"}]",
+                         &t, NULL),
+        OK);
     token_list ids = {0};
     encode(t, "<ab>c<ac", 8, true, &ids);
     const int32_t want[] = {281, 'c', 280, 'c'};
@@ -355,7 +376,8 @@ static void test_any_bytes_survive(void **state) {
         token_list ids = {0};
         buf back = BUF_INIT;
         size_t n = random_below(sizeof bytes) + 1;
-        for (size_t k = 0; k < n; k++) bytes[k] = (char)random_below(256);
+        for (size_t k = 0; k < n; k++)
+            bytes[k] = (char)random_below(256);
         encode(mini, bytes, n, false, &ids);
         assert_int_equal(tokenizer_decode_bytes(mini, ids.ids, ids.len, &back), OK);
         assert_int_equal(back.len, n);
@@ -371,8 +393,10 @@ static void test_stream_does_not_depend_on_cuts(void **state) {
         char bytes[24];
         buf whole = BUF_INIT, cut = BUF_INIT;
         utf8_stream a = {0}, b = {0};
-        static const char *const pool = "a\xE4\xB8\xAD\xF0\x9F\x98\x80\xC3\xA9\xFF\xED\xA0\xF4\x90\xC0\x80";
-        for (size_t k = 0; k < sizeof bytes; k++) bytes[k] = pool[random_below(20)];
+        static const char *const pool =
+            "a\xE4\xB8\xAD\xF0\x9F\x98\x80\xC3\xA9\xFF\xED\xA0\xF4\x90\xC0\x80";
+        for (size_t k = 0; k < sizeof bytes; k++)
+            bytes[k] = pool[random_below(17)];
         assert_int_equal(utf8_stream_feed(&a, bytes, sizeof bytes, &whole), OK);
         assert_int_equal(utf8_stream_end(&a, &whole), OK);
         for (size_t k = 0; k < sizeof bytes;) {
@@ -414,6 +438,42 @@ static void test_raw_is_the_string_of_the_file(void **state) {
     }
 }
 
+/* --- threads --- */
+
+static const char shared_text[] =
+    "The quick brown fox; the 12345 lazy dogs of the inner theatre.\n";
+
+static void *encode_often(void *ids) {
+    const tokenizer *t = mini;
+    for (int i = 0; i < 200; i++) {
+        token_list_reset(ids);
+        if (tokenizer_encode(
+                t, (text_span){shared_text, sizeof shared_text - 1, false}, ids, NULL) != OK) {
+            return ids;
+        }
+    }
+    return NULL;
+}
+
+static void test_one_tokenizer_many_threads(void **state) {
+    (void)state;
+    enum { N = 4 };
+    pthread_t threads[N];
+    token_list lists[N] = {{0}};
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, encode_often, &lists[i]), 0);
+    }
+    for (int i = 0; i < N; i++) {
+        void *failed = NULL;
+        assert_int_equal(pthread_join(threads[i], &failed), 0);
+        assert_null(failed);
+        assert_int_equal(lists[i].len, lists[0].len);
+        assert_memory_equal(lists[i].ids, lists[0].ids, lists[0].len * sizeof(int32_t));
+    }
+    for (int i = 0; i < N; i++)
+        token_list_release(&lists[i]);
+}
+
 /* --- files that do not fit --- */
 
 static void refuses(const char *key, const char *value, const char *says) {
@@ -438,7 +498,8 @@ static void test_refusals(void **state) {
     refuses("added_tokens", "[{\"id\":300,\"content\":\"x\",\"lstrip\":true}]", "lstrip");
     refuses("added_tokens", "[{\"id\":300,\"content\":\"\"}]", "content");
     refuses("added_tokens", "[{\"id\":1,\"content\":\"<x>\"}]", "another token");
-    refuses("added_tokens", "[{\"id\":300,\"content\":\"x\"},{\"id\":301,\"content\":\"x\"}]", "twice");
+    refuses(
+        "added_tokens", "[{\"id\":300,\"content\":\"x\"},{\"id\":301,\"content\":\"x\"}]", "twice");
 }
 
 static void test_missing_file_is_named(void **state) {
@@ -463,6 +524,7 @@ int main(void) {
         cmocka_unit_test(test_stream_does_not_depend_on_cuts),
         cmocka_unit_test(test_alphabet_is_a_bijection),
         cmocka_unit_test(test_raw_is_the_string_of_the_file),
+        cmocka_unit_test(test_one_tokenizer_many_threads),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_missing_file_is_named),
     };
