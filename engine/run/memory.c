@@ -30,7 +30,7 @@ int memory_plan_print(const memory_plan *p, buf *out) {
 }
 
 uint64_t memory_reserve_default(uint64_t total_bytes) {
-    return total_bytes >= 32 * GIB ? 2 * GIB : total_bytes / 16;
+    return total_bytes >= 64 * GIB ? 2 * GIB : total_bytes / 64;
 }
 
 static bool find_kib(const char *text, const char *name, uint64_t *bytes) {

@@ -23,8 +23,8 @@ typedef struct memory_plan {
 int memory_plan_check(const memory_plan *p, uint64_t available_bytes, err *e);
 /* One line of text: the parts in MiB. */
 int memory_plan_print(const memory_plan *p, buf *out);
-/* What is kept free on a machine of this size when nobody says: 2 GiB from 32 GiB on, else a
- * sixteenth of it. */
+/* What is kept free on a machine of this size when nobody says: 2 GiB from 64 GiB on, else one part
+ * in 64. */
 uint64_t memory_reserve_default(uint64_t total_bytes);
 
 /* MemAvailable and MemTotal of this machine. ERR_IO when /proc does not say. */
