@@ -415,6 +415,19 @@ int settings_file_set(const char *path, const char *name, const char *value, err
     return rc;
 }
 
+void settings_sample(buf *out) {
+    size_t n = 0;
+    const setting_key *keys = settings_keys(&n);
+    int rc = buf_puts(out,
+        "# Settings of Tandem: KEY=VALUE lines, see tandem.conf(5). Parsed, never run by "
+        "a shell.\n# Place: $XDG_CONFIG_HOME/tandem/tandem.conf, not writable by others. "
+        "Take the # away to set a value.\n");
+    for (size_t i = 0; i < n && rc == OK; i++) {
+        rc = buf_printf(out, "\n# %s\n#%s=%s\n", keys[i].help, keys[i].name, keys[i].builtin);
+    }
+    CHECK(rc == OK);
+}
+
 static int by_name(const void *a, const void *b) {
     const setting_key *const *x = a, *const *y = b;
     return strcmp((*x)->name, (*y)->name);

@@ -87,6 +87,9 @@ bool settings_is_on(const settings *s, const char *name);    /* SWITCH keys */
  * parse before and after. */
 int settings_file_set(const char *path, const char *name, const char *value, err *e);
 
+/* A settings file that sets nothing: every key with its help and built-in value as a comment. */
+void settings_sample(buf *out);
+
 /* The frozen form: every key that is set, sorted, one KEY=VALUE a line. shared leaves out the keys
  * that are a node's own, so both nodes can compare its SHA-256. */
 void settings_frozen(const settings *s, bool shared, buf *out);

@@ -125,7 +125,7 @@ static void on_part(void *ctx, turn_part part, const char *text, size_t len) {
     buf_release(&shown);
 }
 
-static void put_result(const session *s, const turn_result *r) {
+static void put_result(const session *s, const turn_result *r, bool is_kept) {
     buf out = BUF_INIT, stats = BUF_INIT;
     const session_turn *t = session_turn_at(s, session_head(s));
     json_w w;
@@ -141,7 +141,7 @@ static void put_result(const session *s, const turn_result *r) {
     } else {
         json_w_null(&w);
     }
-    json_w_kstr(&w, "session", session_name(s));
+    json_w_kstr(&w, "session", is_kept ? session_name(s) : NULL);
     json_w_kstr(&w, "error", r->state == SESSION_FAILED ? r->error.msg : NULL);
     json_w_key(&w, "stats");
     json_w_raw(&w, buf_cstr(&stats), stats.len);
@@ -161,9 +161,9 @@ static int result_code(const turn_result *r) {
     }
 }
 
-static void print_end(asking *k, const session *s, const turn_result *r) {
+static void print_end(asking *k, const session *s, const turn_result *r, bool is_kept) {
     if (k->is_json || k->is_stream) {
-        put_result(s, r);
+        put_result(s, r, is_kept);
     } else if (r->content_s >= 0 && !k->ends_line) {
         cmd_puts("\n");
     }
@@ -198,18 +198,24 @@ static int open_session(const cmd_args *a, session **out, err *e) {
     return rc;
 }
 
+/* The reader of our output has gone: nobody wants the rest. */
+static bool is_closed(void *ctx) {
+    (void)ctx;
+    return cmd_output_failed();
+}
+
 static int ask(asking *k, const chat_settings *settings, client *c, session *s, bool *keep) {
     turn_request q = {.client = c,
         .session = s,
         .settings = settings,
         .stop_fd = cmd_stop_fd(),
-        .printer = {on_part, NULL, k}};
+        .printer = {on_part, NULL, is_closed, k}};
     turn_result r;
     err e = ERR_INIT;
     width_cleaner_reset(&k->cleaner);
     if (turn_run(&q, &r, &e) != OK) return cmd_fail(&e);
-    print_end(k, s, &r);
     bool is_kept = r.state != SESSION_DONE || cmd_value(k->args, "session") != NULL;
+    print_end(k, s, &r, is_kept);
     if (is_kept && r.state != SESSION_DONE && r.state != SESSION_CUT && r.content_s >= 0) {
         cmd_note("it is kept as session %s", session_name(s));
     }

@@ -88,6 +88,10 @@ void cmd_printf(const char *fmt, ...) {
     va_end(ap);
 }
 
+bool cmd_output_failed(void) {
+    return output_errno != 0 || ferror(stdout) != 0;
+}
+
 int cmd_finish(int exit_code) {
     if (fflush(stdout) != 0 && output_errno == 0) output_errno = errno;
     if (output_errno == 0) return exit_code;

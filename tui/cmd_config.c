@@ -132,6 +132,15 @@ int cmd_config_unset(const cmd_args *a) {
     return change(a->args[0], NULL);
 }
 
+int cmd_config_sample(const cmd_args *a) {
+    (void)a;
+    buf out = BUF_INIT;
+    settings_sample(&out);
+    cmd_put(buf_cstr(&out), out.len);
+    buf_release(&out);
+    return cmd_finish(EXIT_OK);
+}
+
 int cmd_config_path(const cmd_args *a) {
     (void)a;
     buf path = BUF_INIT;

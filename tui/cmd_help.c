@@ -11,6 +11,7 @@
 #include "engine/base/version.h"
 #include "setup/paths.h"
 #include "tui/cmd_internal.h"
+#include "tui/cmd_man.h"
 #include "tui/keymap.h"
 #include "tui/launch_process.h"
 
@@ -22,7 +23,11 @@ int cmd_help_run(const cmd_args *a) {
     buf out = BUF_INIT;
     const char *noun = a->n_args > 0 ? a->args[0] : NULL;
     const char *verb = a->n_args > 1 ? a->args[1] : NULL;
-    cmd_help(&out, noun, verb);
+    if (cmd_has(a, "man")) {
+        man_page(noun != NULL ? noun : "", &out);
+    } else {
+        cmd_help(&out, noun, verb);
+    }
     if (out.len == 0) {
         cmd_note("there is no command \"%s%s%s\"; `tandem help` lists all", noun,
             verb != NULL ? " " : "", verb != NULL ? verb : "");

@@ -34,6 +34,7 @@ int cmd_config_list(const cmd_args *a);
 int cmd_config_get(const cmd_args *a);
 int cmd_config_set(const cmd_args *a);
 int cmd_config_unset(const cmd_args *a);
+int cmd_config_sample(const cmd_args *a);
 int cmd_config_path(const cmd_args *a);
 int cmd_logs(const cmd_args *a);
 int cmd_bench(const cmd_args *a);
@@ -55,6 +56,8 @@ void cmd_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void cmd_put(const char *text, size_t len);
 void cmd_puts(const char *text);
 void cmd_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* True once something could not be written. */
+bool cmd_output_failed(void);
 /* Flushes standard output; turns OK into an error code when something could not be written. */
 int cmd_finish(int exit_code);
 /* Ends the object, prints it and its line break, and frees nothing. */

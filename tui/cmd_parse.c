@@ -144,18 +144,18 @@ static const cmd_option *entry_option(
     return o != NULL ? o : find_option(cmd_common_options(), name, n, letter);
 }
 
-/* Whether the word after this one belongs to it, for any command: used to tell the words of the
- * command from values before the command is known. An option has the same form everywhere. */
-static bool takes_value_somewhere(const char *word) {
+/* Whether the word after this one belongs to it. Options of a noun have one form for all its verbs;
+ * before the noun is known any command's option counts. */
+static bool takes_value(const char *word, const char *noun) {
     size_t n;
     const cmd_entry *table = cmd_table(&n);
     bool is_long = word[1] == '-';
     const char *name = is_long ? word + 2 : "";
-    if (strchr(name, '=') != NULL) return false;
+    if (strchr(name, '=') != NULL || (!is_long && word[2] != '\0')) return false;
     for (size_t i = 0; i < n; i++) {
-        const cmd_option *o = is_long           ? entry_option(&table[i], name, strlen(name), 0)
-                              : word[2] == '\0' ? entry_option(&table[i], "", 0, word[1])
-                                                : NULL;
+        if (noun != NULL && !str_eq(table[i].noun, noun_alias(noun))) continue;
+        const cmd_option *o = is_long ? entry_option(&table[i], name, strlen(name), 0)
+                                      : entry_option(&table[i], "", 0, word[1]);
         if (o != NULL && o->value != NULL) return true;
     }
     return false;
@@ -221,7 +221,7 @@ static int sort_words(int argc, char **argv, int *n_options) {
             argv[n_words++] = word;
         } else if (str_eq(word, "--")) {
             is_plain = true;
-        } else if (takes_value_somewhere(word) && i + 1 < argc) {
+        } else if (takes_value(word, n_words > 0 ? argv[0] : NULL) && i + 1 < argc) {
             i++;
         }
     }

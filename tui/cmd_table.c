@@ -103,6 +103,11 @@ static const cmd_option EXPORT_OPTIONS[] = {
     END_OPTION,
 };
 
+static const cmd_option HELP_OPTIONS[] = {
+    {"man", 0, NULL, "print the manual page of a command in roff", COMPLETE_NONE},
+    END_OPTION,
+};
+
 static const cmd_option DELETE_OPTIONS[] = {
     {"yes", 'y', NULL, "do not ask", COMPLETE_NONE},
     END_OPTION,
@@ -189,6 +194,8 @@ static const cmd_entry ENTRIES[] = {
         COMPLETE_SETTING, cmd_config_set},
     {"config", "unset", "KEY", 1, 1, "take a setting out of the file", NULL, NULL, COMPLETE_SETTING,
         cmd_config_unset},
+    {"config", "sample", "", 0, 0, "a settings file with every key as a comment", NULL, NULL,
+        COMPLETE_NONE, cmd_config_sample},
     {"config", "path", "", 0, 0, "where the settings file is", NULL, NULL, COMPLETE_NONE,
         cmd_config_path},
     {"logs", NULL, "", 0, 0, "log of the engine", NULL, LOGS_OPTIONS, COMPLETE_NONE, cmd_logs},
@@ -205,8 +212,8 @@ static const cmd_entry ENTRIES[] = {
         COMPLETE_SHELL, cmd_completion},
     {"version", NULL, "", 0, 0, "versions of program and engine", NULL, JSON_ONLY, COMPLETE_NONE,
         cmd_version},
-    {"help", NULL, "[NOUN [VERB]]", 0, 2, "help for a command", NULL, NULL, COMPLETE_COMMAND,
-        cmd_help_run},
+    {"help", NULL, "[NOUN [VERB]]", 0, 2, "help for a command", NULL, HELP_OPTIONS,
+        COMPLETE_COMMAND, cmd_help_run},
 };
 
 enum { BOTH = SLASH_IN_PLAIN | SLASH_IN_SCREEN };

@@ -108,6 +108,12 @@ static void say_end(const plain *p) {
     if (r->kept.code != OK) plain_say("%s", r->kept.msg);
 }
 
+/* The reader of our output has gone: nobody wants the rest. */
+static bool is_closed(void *ctx) {
+    (void)ctx;
+    return cmd_output_failed();
+}
+
 static int run_turn(plain *p, int continue_id, const chat_settings *settings) {
     plain_printer printer;
     plain_printer_init(&printer, p->options->chunk, p->options->shows_thinking);
@@ -116,7 +122,7 @@ static int run_turn(plain *p, int continue_id, const chat_settings *settings) {
         .settings = settings,
         .continue_id = continue_id,
         .stop_fd = cmd_stop_fd(),
-        .printer = {plain_printer_part, plain_printer_progress, &printer}};
+        .printer = {plain_printer_part, plain_printer_progress, is_closed, &printer}};
     err e = ERR_INIT;
     int rc = turn_run(&q, &p->result, &e);
     plain_printer_end(&printer);

@@ -132,6 +132,8 @@ static void pump_until_over(running *r) {
     while (!r->is_over) {
         client_pump(q->client);
         if (r->is_over) return;
+        const turn_printer *p = &q->printer;
+        if (p->is_closed != NULL && p->is_closed(p->ctx)) client_cancel(q->client, r->call);
         err why = ERR_INIT;
         keep(r, session_tick(q->session, (int64_t)clock_mono_ms(), &why), &why);
         int wait = client_timeout_ms(q->client);

@@ -15,6 +15,7 @@ typedef enum turn_part { TURN_WAITING, TURN_THINKING, TURN_TEXT, TURN_CALL } tur
 typedef struct turn_printer {
     void (*on_part)(void *ctx, turn_part part, const char *text, size_t len);
     void (*on_progress)(void *ctx, int64_t done, int64_t total); /* may be NULL */
+    bool (*is_closed)(void *ctx); /* nobody reads any more: the reply is stopped; may be NULL */
     void *ctx;
 } turn_printer;
 

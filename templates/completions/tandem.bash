@@ -1,0 +1,133 @@
+# bash completion of tandem; made by: tandem completion bash
+_tandem() {
+  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}
+  local noun= verb= w i
+  COMPREPLY=()
+  case $prev in
+    --screen) COMPREPLY=($(compgen -W "home chat dash" -- "$cur")); return ;;
+    --color) COMPREPLY=($(compgen -W "auto none 8 256" -- "$cur")); return ;;
+    --mouse) COMPREPLY=($(compgen -W "off wheel on" -- "$cur")); return ;;
+    --model) COMPREPLY=($(compgen -d -- "$cur")); return ;;
+    --file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --session) COMPREPLY=($(compgen -W "$(tandem sessions list 2>/dev/null | cut -d' ' -f1)" -- "$cur")); return ;;
+    --system) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --thinking) COMPREPLY=($(compgen -W "off on minimal low medium high xhigh max" -- "$cur")); return ;;
+    --set) COMPREPLY=($(compgen -W "temp top-p top-k min-p rep-pen seed max stop think think-budget" -- "$cur")); return ;;
+    --resume) COMPREPLY=($(compgen -W "$(tandem sessions list 2>/dev/null | cut -d' ' -f1)" -- "$cur")); return ;;
+    --chunk) COMPREPLY=($(compgen -W "word sentence reply" -- "$cur")); return ;;
+    --timeout) :; return ;;
+    --threads) :; return ;;
+    --bits) :; return ;;
+    --format) COMPREPLY=($(compgen -W "md json txt" -- "$cur")); return ;;
+    --output) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --lines) :; return ;;
+    --level) COMPREPLY=($(compgen -W "error warn info debug" -- "$cur")); return ;;
+    --grep) :; return ;;
+    --reps) :; return ;;
+    --tokens) :; return ;;
+    --prompt-tokens) :; return ;;
+    --prompts) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+  esac
+  for ((i = 1; i < COMP_CWORD; i++)); do
+    w=${COMP_WORDS[i]}
+    case $w in -*) continue ;; esac
+    if [ -z "$noun" ]; then noun=$w; elif [ -z "$verb" ]; then verb=$w; fi
+  done
+  case "$noun $verb" in
+    " ")
+      case $cur in -*) COMPREPLY=($(compgen -W "--screen --plain --ascii --color --mouse --model --version --help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -W "ask chat status start stop restart model sessions config logs bench keys completion version help" -- "$cur")) ;;
+    "ask "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--file --session --stream --show-thinking --json --system --thinking --set --model --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "chat "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--plain --continue --resume --chunk --show-thinking --ascii --color --mouse --system --thinking --set --model --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "status "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--json --watch --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "start "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--model --timeout --threads --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "stop "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--timeout --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "restart "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--model --timeout --threads --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "model list")
+      case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "model show")
+      case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -d -- "$cur")) ;;
+    "model quantize")
+      case $cur in -*) COMPREPLY=($(compgen -W "--bits --threads --restart --json --help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -d -- "$cur")) ;;
+    "sessions list")
+      case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "sessions show")
+      case $cur in -*) COMPREPLY=($(compgen -W "--all --json --help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -W "$(tandem sessions list 2>/dev/null | cut -d' ' -f1)" -- "$cur")) ;;
+    "sessions export")
+      case $cur in -*) COMPREPLY=($(compgen -W "--format --output --help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -W "$(tandem sessions list 2>/dev/null | cut -d' ' -f1)" -- "$cur")) ;;
+    "sessions import")
+      case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -f -- "$cur")) ;;
+    "sessions fork")
+      case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -W "$(tandem sessions list 2>/dev/null | cut -d' ' -f1)" -- "$cur")) ;;
+    "sessions rename")
+      case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -W "$(tandem sessions list 2>/dev/null | cut -d' ' -f1)" -- "$cur")) ;;
+    "sessions delete")
+      case $cur in -*) COMPREPLY=($(compgen -W "--yes --help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -W "$(tandem sessions list 2>/dev/null | cut -d' ' -f1)" -- "$cur")) ;;
+    "config list")
+      case $cur in -*) COMPREPLY=($(compgen -W "--verbose --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "config get")
+      case $cur in -*) COMPREPLY=($(compgen -W "--verbose --json --help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP" -- "$cur")) ;;
+    "config set")
+      case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP" -- "$cur")) ;;
+    "config unset")
+      case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP" -- "$cur")) ;;
+    "config sample")
+      case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "config path")
+      case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "logs "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--follow --lines --level --grep --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "bench "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--reps --tokens --prompt-tokens --prompts --model --json --help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -W "decode prefill first" -- "$cur")) ;;
+    "keys "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "completion "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -W "bash zsh fish" -- "$cur")) ;;
+    "version "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "help "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--man --help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -W "ask chat status start stop restart model sessions config logs bench keys completion version help" -- "$cur")) ;;
+    *)
+      case $noun in
+        model) COMPREPLY=($(compgen -W "list show quantize" -- "$cur")) ;;
+        sessions) COMPREPLY=($(compgen -W "list show export import fork rename delete" -- "$cur")) ;;
+        config) COMPREPLY=($(compgen -W "list get set unset sample path" -- "$cur")) ;;
+      esac ;;
+  esac
+}
+complete -o filenames -F _tandem tandem
