@@ -105,7 +105,7 @@ static void draw_fields(const part_field *f, int n, int max_rank, pen *p) {
 
 void part_line_draw(const part_line *l, pen *p) {
     int room = p->box.n_columns, rank = 99, row = p->row;
-    while (rank > 0) {
+    while (rank > 1) {
         int left = fields_width(l->left, l->n_left, rank), right = fields_width(l->right, l->n_right, rank);
         if (left + right + (left > 0 && right > 0 ? 2 : 0) <= room) break;
         rank--;

@@ -57,6 +57,22 @@ static void live_fields(const app *a, part_line *l) {
     part_line_add_right(l, 2, ROLE_DIM, "Ctrl-C stops");
 }
 
+/* The last reply, until the next one. */
+static void done_fields(const app *a, part_line *l) {
+    static const char *const WORDS[] = {"done", "writing", "stopped", "cut", "failed", "interrupted"};
+    const turn_result *r = &a->chat.result;
+    const chat_usage *u = &r->usage;
+    char time[24], first[24], count[16];
+    part_duration(r->total_s, time);
+    part_line_add(l, 1, ROLE_DIM, "%s %s tok in %s", WORDS[r->state],
+                  part_count(r->state == SESSION_DONE || u->completion_tokens > 0 ? u->completion_tokens : a->chat.n_pieces, count), time);
+    if (u->predicted_per_second > 0) part_line_add(l, 2, ROLE_DIM, "%.1f t/s", u->predicted_per_second);
+    if (r->first_s >= 0) part_line_add(l, 3, ROLE_DIM, "first %s", part_duration(r->first_s, first));
+    if (u->draft_n > 0) part_line_add(l, 4, ROLE_DIM, "drafts %.0f %%", 100.0 * (double)u->draft_n_accepted / (double)u->draft_n);
+    if (u->cached_tokens >= 0 && u->prompt_tokens > 0) part_line_add(l, 5, ROLE_DIM, "cache %.0f %%", 100.0 * (double)u->cached_tokens / (double)u->prompt_tokens);
+    if (r->finish[0] != '\0') part_line_add(l, 6, ROLE_DIM, "stop: %s", str_eq(r->finish, "stop") ? "end" : r->finish);
+}
+
 static void draw_status(app *a, pen *p) {
     part_line l = {.n_left = 0};
     if (a->hint[0] != '\0' && a->now_ms < a->hint_until_ms) {
@@ -68,7 +84,7 @@ static void draw_status(app *a, pen *p) {
     else if (a->gauges.state == ENGINE_DOWN || a->gauges.state == ENGINE_FAILED) {
         part_line_add(&l, 1, ROLE_BAD, "! engine %s", gauges_state_word(a->gauges.state));
         part_line_add(&l, 2, ROLE_TEXT, "%.80s", a->gauges.reason);
-    } else if (a->chat.last_line[0] != '\0') part_line_add(&l, 1, ROLE_DIM, "done %.90s", a->chat.last_line);
+    } else if (a->chat.last_line[0] != '\0') done_fields(a, &l);
     else if (a->gauges.state == ENGINE_READY) part_line_add(&l, 1, ROLE_DIM, "ready");
     else part_line_add(&l, 1, ROLE_WARN, "engine %s", gauges_state_word(a->gauges.state));
     part_line_draw(&l, p);
