@@ -1,5 +1,6 @@
 /* Merging of long pieces in near-linear time. Up to some thousand bytes a heap of places is
- * fastest; beyond, places are kept in one list per rank, and a small heap holds the ranks that are due. */
+ * fastest; beyond, places are kept in one list per rank, and a small heap holds the ranks that are
+ * due. */
 #include <stdlib.h>
 #include <string.h>
 

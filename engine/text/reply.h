@@ -64,8 +64,9 @@ typedef struct reply_parser reply_parser;
 
 reply_parser *reply_parser_new(const reply_options *o);
 void reply_parser_free(reply_parser *p);
-/* Bytes of one sampled token; end tokens are not fed. is_dsml: these bytes are the one token U+FF5C DSML U+FF5C. Only such
- * bytes can open or close a tag (a model that quotes the markup in plain tokens opens nothing). */
+/* Bytes of one sampled token; end tokens are not fed. is_dsml: these bytes are the one token U+FF5C
+ * DSML U+FF5C. Only such bytes can open or close a tag (a model that quotes the markup in plain
+ * tokens opens nothing). */
 int reply_feed_token(reply_parser *p, const char *bytes, size_t len, bool is_dsml);
 /* Text whose tokens are not known: every literal marker counts as the token. */
 int reply_feed(reply_parser *p, const char *bytes, size_t len);

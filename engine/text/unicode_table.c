@@ -1,4 +1,4 @@
-/* Generated from the code point groups of the pre-tokenizer's library (Unicode 16, probed by range);
+/* Generated from the code point groups of the pre-tokenizer's library (Unicode 16, by range);
  * data only, exempt from the size rules. U+0000..U+007F are set by rule in unicode.c. A code point
  * that no range names belongs to no group. */
 #include "engine/text/unicode.h"
