@@ -180,13 +180,25 @@ static bool is_banned(const sample_row *row, int32_t token) {
     return false;
 }
 
-/* The largest of value + noise over the ids given, or over all ids when ids is NULL. */
+/* Upper bound of a token's noise from the bits of its hash h alone: with v = 1 - u the noise is at
+ * most -log(v), and v is at least 2^-(z + 1) when ~h has z leading zeros. */
+static double noise_bound(uint64_t h) {
+    uint64_t v = ~h;
+    int zeros = v != 0 ? __builtin_clzll(v) : 64;
+    return (double)(zeros + 1) * 0.69314719;
+}
+
+/* The largest of value + noise over the ids given, or over all ids when ids is NULL. It begins with
+ * the likeliest token, so that almost every other is ruled out before its noise is computed. */
 static int32_t noisy_argmax(const float *v, const int32_t *ids, int32_t n, const uint64_t *key) {
-    double best = -INFINITY;
-    int32_t pick = -1;
+    int32_t pick = ids != NULL ? (n > 0 ? ids[0] : -1) : row_argmax(v, n);
+    if (pick < 0) return -1;
+    double best = (double)v[pick] + sampler_noise(key[0], (int64_t)key[1], pick);
     for (int32_t i = 0; i < n; i++) {
         int32_t id = ids != NULL ? ids[i] : i;
         if (!(v[id] > -INFINITY) || (double)v[id] + SAMPLER_NOISE_MAX < best) continue;
+        uint64_t h = rand_keyed(key[0], key[1], (uint64_t)(uint32_t)id);
+        if ((double)v[id] + noise_bound(h) < best) continue;
         double score = (double)v[id] + sampler_noise(key[0], (int64_t)key[1], id);
         if (score > best || (score == best && id < pick)) {
             best = score;

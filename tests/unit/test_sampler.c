@@ -114,6 +114,26 @@ static void draws_follow_the_settings(void **state) {
     check_distribution(p);
 }
 
+/* What is ruled out early must never be what the full rule picks. */
+static void the_pick_is_the_largest_score(void **state) {
+    (void)state;
+    sampler *s = sampler_new(N_VOCAB);
+    sample_params p;
+    sample_params_init(&p);
+    for (uint64_t k = 0; k < 300; k++) {
+        int32_t best = 0;
+        fill_row(k, k % 3 == 0 ? 0.1f : 4.0f);
+        p.seed = k * 31;
+        for (int32_t i = 1; i < N_VOCAB; i++) {
+            double a = (double)row_values[i] + sampler_noise(p.seed, (int64_t)k, i);
+            double b = (double)row_values[best] + sampler_noise(p.seed, (int64_t)k, best);
+            if (a > b) best = i;
+        }
+        assert_int_equal(pick(s, &p, (int64_t)k), best);
+    }
+    sampler_free(s);
+}
+
 static void greedy_takes_the_lowest_of_equals(void **state) {
     (void)state;
     sampler *s = sampler_new(N_VOCAB);
@@ -224,6 +244,7 @@ static void log_probabilities_are_of_the_raw_row(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(draws_follow_the_settings),
+        cmocka_unit_test(the_pick_is_the_largest_score),
         cmocka_unit_test(greedy_takes_the_lowest_of_equals),
         cmocka_unit_test(the_same_key_gives_the_same_token),
         cmocka_unit_test(bans_mask_bias_and_penalties_act),
