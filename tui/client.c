@@ -248,6 +248,12 @@ static void curl_sentence(client_call *k, CURLcode code) {
         err_set(
             &k->error, ERR_TIMEOUT, "the engine did not accept the connection in time (%s)", path);
         return;
+    case CURLE_UNSUPPORTED_PROTOCOL:
+    case CURLE_WEIRD_SERVER_REPLY:
+        err_set(&k->error, ERR_MISMATCH,
+            "the program behind %s is no engine of Tandem; choose another socket with TANDEM_SOCKET",
+            path);
+        return;
     case CURLE_PARTIAL_FILE:
     case CURLE_GOT_NOTHING:
     case CURLE_RECV_ERROR:

@@ -117,7 +117,7 @@ static void on_part(void *ctx, turn_part part, const char *text, size_t len) {
     }
     if (part == TURN_TEXT) {
         cmd_put(buf_cstr(&shown), shown.len);
-        fflush(stdout);
+        cmd_flush();
         k->ends_line = shown.len > 0 && shown.data[shown.len - 1] == '\n';
     } else if (part == TURN_THINKING && k->shows_thinking) {
         fwrite(buf_cstr(&shown), 1, shown.len, stderr);
@@ -167,12 +167,12 @@ static void print_end(asking *k, const session *s, const turn_result *r, bool is
     } else if (r->content_s >= 0 && !k->ends_line) {
         cmd_puts("\n");
     }
-    fflush(stdout);
+    cmd_flush();
     if (r->state == SESSION_FAILED) {
         cmd_note("%s%s", r->error.msg,
             r->content_s >= 0 ? "; what came before is printed and kept" : "");
     }
-    if (r->state == SESSION_STOPPED) cmd_note("stopped by you");
+    if (r->state == SESSION_STOPPED && !cmd_output_failed()) cmd_note("stopped by you");
     if (r->state == SESSION_CUT) cmd_note("the answer was cut at the length limit");
     if (r->kept.code != OK) cmd_note("%s", r->kept.msg);
 }

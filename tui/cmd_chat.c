@@ -11,6 +11,7 @@
 #include "tui/cmd_internal.h"
 #include "tui/plain.h"
 #include "tui/session.h"
+#include "tui/term.h"
 
 enum { TEXT_MAX_BYTES = 4 << 20 };
 
@@ -44,8 +45,8 @@ int cmd_chat_settings(const cmd_args *a, chat_settings *s, err *e) {
     return rc;
 }
 
-/* Why this is plain mode, or NULL. The order of tui.md 14. */
-static const char *plain_reason(const cmd_args *a) {
+/* Why this is plain mode, or NULL. The order of tui.md 14; the text lives as long as e. */
+static const char *plain_reason(const cmd_args *a, err *e) {
     const char *accessible = getenv("ACCESSIBLE"), *term = getenv("TERM");
     if (cmd_has(a, "plain")) return "--plain was given";
     bool is_off = accessible == NULL || accessible[0] == '\0' || str_eq(accessible, "0") ||
@@ -54,7 +55,7 @@ static const char *plain_reason(const cmd_args *a) {
     if (str_eq(term, "dumb")) return "TERM is dumb";
     if (!isatty(0)) return "standard input is no terminal";
     if (!isatty(1)) return "standard output is no terminal";
-    return NULL;
+    return term_check(e) != OK ? e->msg : NULL;
 }
 
 static int run_plain(const cmd_args *a, const char *reason) {
@@ -132,8 +133,8 @@ static int run_screen(const cmd_args *a, const char *screen) {
 }
 
 int cmd_chat(const cmd_args *a) {
-    const char *reason = plain_reason(a);
-    err e = ERR_INIT;
+    err e = ERR_INIT, why = ERR_INIT;
+    const char *reason = plain_reason(a, &why);
     if (check_words(a, &e) != OK) return cmd_fail_usage(&e);
     return reason != NULL ? run_plain(a, reason) : run_screen(a, "chat");
 }
@@ -149,6 +150,6 @@ int cmd_screen(const cmd_args *a) {
             "`tandem help`");
         return cmd_fail_usage(&e);
     }
-    const char *reason = plain_reason(a);
+    const char *reason = plain_reason(a, &e);
     return reason != NULL ? run_plain(a, reason) : run_screen(a, cmd_value(a, "screen"));
 }

@@ -26,7 +26,7 @@ void cmd_note(const char *fmt, ...) {
 }
 
 static int show(const err *e) {
-    fflush(stdout);
+    cmd_flush();
     buf clean = BUF_INIT;
     width_cleaner c;
     width_cleaner_reset(&c);
@@ -58,6 +58,7 @@ int cmd_fail_engine(const err *e) {
     case ERR_LIMIT:
     case ERR_FULL:
     case ERR_AUTH:
+    case ERR_MISMATCH:
         return EXIT_REFUSED;
     default:
         return EXIT_NOT_READY;
@@ -88,18 +89,21 @@ void cmd_printf(const char *fmt, ...) {
     va_end(ap);
 }
 
+void cmd_flush(void) {
+    if (fflush(stdout) != 0 && output_errno == 0) output_errno = errno;
+}
+
 bool cmd_output_failed(void) {
-    return output_errno != 0 || ferror(stdout) != 0;
+    return output_errno != 0;
 }
 
 int cmd_finish(int exit_code) {
-    if (fflush(stdout) != 0 && output_errno == 0) output_errno = errno;
-    if (output_errno == 0) return exit_code;
+    cmd_flush();
     /* Whoever closed the pipe does not want to read more: nothing to say. */
-    if (output_errno != EPIPE) {
-        cmd_note("the output could not be written: %s", strerror(output_errno));
-    }
-    return exit_code == EXIT_OK ? EXIT_REFUSED : exit_code;
+    if (output_errno == 0 || output_errno == EPIPE) return exit_code;
+    cmd_note("the output could not be written: %s; nothing that was kept is lost",
+        strerror(output_errno));
+    return EXIT_REFUSED;
 }
 
 void cmd_begin_json(json_w *w, buf *out) {
@@ -113,7 +117,7 @@ void cmd_put_json(json_w *w) {
     json_w_end(w);
     cmd_put(buf_cstr(w->out), w->out->len);
     cmd_puts("\n");
-    fflush(stdout);
+    cmd_flush();
 }
 
 void cmd_put_text(const char *text, size_t len) {

@@ -56,6 +56,8 @@ void cmd_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void cmd_put(const char *text, size_t len);
 void cmd_puts(const char *text);
 void cmd_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Sends what is buffered. */
+void cmd_flush(void);
 /* True once something could not be written. */
 bool cmd_output_failed(void);
 /* Flushes standard output; turns OK into an error code when something could not be written. */

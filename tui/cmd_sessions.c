@@ -224,7 +224,7 @@ static bool is_confirmed(const cmd_args *a, const session_info *row) {
     fprintf(stderr, "Delete session %s \"", row->name);
     fflush(stderr);
     cmd_put_text(row->title, strlen(row->title));
-    fflush(stdout);
+    cmd_flush();
     fprintf(stderr, "\", %d turns? [y/N] ", row->n_turns);
     return fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y');
 }

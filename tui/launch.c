@@ -51,16 +51,21 @@ static void fail(launch *l) {
     end_with(l, LAUNCH_FAILED);
 }
 
+/* Something else listens there. */
+static void foreign(launch *l) {
+    err_set(&l->error, ERR_MISMATCH,
+        "the program behind %s is no engine of Tandem; choose another socket with TANDEM_SOCKET",
+        client_socket_path(l->client));
+    fail(l);
+}
+
 /* What the daemon says of itself. */
 
 static void read_state(launch *l, const char *text, size_t len) {
     json *v = NULL;
     if (json_parse(text, len, NULL, &v, &l->error) != OK || !json_is_object(v)) {
-        err_set(&l->error, ERR_MISMATCH,
-            "the program behind %s is no engine of Tandem; choose another socket with TANDEM_SOCKET",
-            client_socket_path(l->client));
         json_free(v);
-        fail(l);
+        foreign(l);
         return;
     }
     const char *state = json_str(json_get(v, "state"));
@@ -87,7 +92,9 @@ static void on_probe(void *ctx, const client_event *ev) {
     l->probe = NULL;
     l->probe_ended = true;
     l->probe_error = (err)ERR_INIT;
-    if (ev->error == NULL) {
+    if (ev->status >= 400 && ev->status < 500) {
+        foreign(l);
+    } else if (ev->error == NULL) {
         read_state(l, ev->text, ev->len);
     } else {
         l->probe_error = *ev->error;
@@ -133,7 +140,8 @@ static bool log_sentence(const launch *l, char *out, size_t cap) {
 static void daemon_ended(launch *l) {
     char line[400];
     if (log_sentence(l, line, sizeof line)) {
-        err_set(&l->error, ERR_INTERNAL, "%s", line);
+        /* It said why: a refusal, not a fault. */
+        err_set(&l->error, ERR_ARG, "%s", line);
     } else {
         err_set(&l->error, ERR_INTERNAL,
             "the engine ended while it started and left no word; see %s", l->log_path);
@@ -220,6 +228,10 @@ static void handle_probe(launch *l) {
     }
     if (code == ERR_NOT_FOUND) {
         nothing_there(l);
+        return;
+    }
+    if (code == ERR_MISMATCH) {
+        foreign(l);
         return;
     }
     /* It answers, but not with a state: busy, loading or slow. Ask again until the deadline. */

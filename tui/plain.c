@@ -74,7 +74,7 @@ static read_result read_block(plain *p, buf *message) {
 static read_result read_message(plain *p, buf *message) {
     buf_reset(message);
     if (p->is_tty) cmd_puts("You: ");
-    fflush(stdout);
+    cmd_flush();
     read_result got = read_line(p, message);
     if (got == READ_LINE && str_eq(buf_cstr(message), "\"\"\"")) {
         buf_reset(message);

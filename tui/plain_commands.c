@@ -17,7 +17,7 @@ typedef int (*command_fn)(plain *p, const char *args, err *e);
 static void put_lines(const buf *text) {
     cmd_put_text(buf_cstr(text), text->len);
     if (text->len > 0 && text->data[text->len - 1] != '\n') cmd_puts("\n");
-    fflush(stdout);
+    cmd_flush();
 }
 
 static int do_help(plain *p, const char *args, err *e) {

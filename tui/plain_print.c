@@ -19,7 +19,7 @@ void plain_say(const char *fmt, ...) {
     cmd_puts("Status: ");
     cmd_put_text(buf_cstr(&text), text.len);
     cmd_puts("\n");
-    fflush(stdout);
+    cmd_flush();
     buf_release(&text);
 }
 
@@ -39,7 +39,7 @@ void plain_printer_release(plain_printer *p) {
 static void put(plain_printer *p, size_t n) {
     if (n == 0) return;
     cmd_put(p->pending.data, n);
-    fflush(stdout);
+    cmd_flush();
     p->ends_line = p->pending.data[n - 1] == '\n';
     buf_consume(&p->pending, n);
 }
@@ -78,7 +78,7 @@ static void put_rest(plain_printer *p) {
     put(p, p->pending.len);
     if (!p->ends_line) cmd_puts("\n");
     p->ends_line = true;
-    fflush(stdout);
+    cmd_flush();
 }
 
 static void begin_text(plain_printer *p) {
@@ -100,7 +100,7 @@ void plain_printer_part(void *ctx, turn_part part, const char *text, size_t len)
         p->has_thinking = true;
         p->think_from_ms = clock_mono_ms();
         cmd_puts(p->shows_thinking ? "Thinking: " : "Thinking: started\n");
-        fflush(stdout);
+        cmd_flush();
         p->ends_line = !p->shows_thinking;
     }
     if (part == TURN_THINKING && !p->shows_thinking) return;

@@ -1,0 +1,82 @@
+# Shared by the end-to-end tests; sourced. Each test gets folders of its own and the real programs.
+# shellcheck shell=bash
+set -u
+out=${OUT:-build}
+case $out in /*) ;; *) out=$PWD/$out ;; esac
+tandem=$out/tandem
+top=${TANDEM_SOURCE_DIR:-$PWD}
+n_passed=0 n_failed=0 n_skipped=0
+
+skip_all() {
+    echo "skipped: $1"
+    exit 77
+}
+
+[ -x "$tandem" ] && [ -x "$out/tandemd" ] || skip_all "the programs are not built"
+
+# The built-in model, or the unquantized one where that is not there yet.
+model=$top/templates/demo-model
+if [ ! -f "$model/config.json" ]; then
+    model=${DEMO_WEIGHTS:-}
+    [ -n "$model" ] && [ -f "$model/config.json" ] || skip_all "there is no demo model"
+fi
+
+# Short, because a socket path has 107 bytes at most.
+work=$(mktemp -d /tmp/tandem-e2e.XXXXXX) || exit 1
+export XDG_CONFIG_HOME=$work/config XDG_STATE_HOME=$work/state XDG_RUNTIME_DIR=$work/run
+export HOME=$work/home LC_ALL=C.UTF-8 TANDEM_MODEL_DIR=$model
+unset TANDEM_SOCKET ACCESSIBLE NO_COLOR
+mkdir -p "$XDG_CONFIG_HOME" "$XDG_STATE_HOME" "$XDG_RUNTIME_DIR" "$HOME"
+
+engine_pid() {
+    "$tandem" status --json 2>/dev/null | grep -o '"pid":[0-9]*' | grep -o '[0-9]*'
+}
+
+finish() {
+    pid=$(engine_pid)
+    [ -n "$pid" ] && kill -KILL "$pid" 2>/dev/null
+    rm -rf "$work"
+}
+trap finish EXIT
+
+# check NAME CONDITION...: runs the condition, counts, and shows $shown when it fails.
+shown=
+check() {
+    local name=$1
+    shift
+    if "$@"; then
+        n_passed=$((n_passed + 1))
+    else
+        n_failed=$((n_failed + 1))
+        echo "FAIL $name: $*"
+        [ -z "$shown" ] || printf '%s\n' "$shown" | head -n 30 | sed 's/^/    /'
+    fi
+}
+
+skip_one() {
+    n_skipped=$((n_skipped + 1))
+    echo "skipped: $1"
+}
+
+# has TEXT PATTERN: an extended regular expression somewhere in the text.
+has() { printf '%s\n' "$1" | grep -Eq -- "$2"; }
+has_not() { ! has "$1" "$2"; }
+is() { [ "$1" = "$2" ]; }
+no_escape() { ! printf '%s' "$1" | grep -q "$(printf '\033')"; }
+# One sentence: one line, not empty, that says who speaks.
+one_line() { [ "$(printf '%s\n' "$1" | grep -c .)" = 1 ] && has "$1" '^tandem: '; }
+
+# wait_for SECONDS CONDITION...: tries every 20 ms.
+wait_for() {
+    local until=$(($(date +%s%N) / 1000000 + $1 * 1000))
+    shift
+    until "$@"; do
+        [ $(($(date +%s%N) / 1000000)) -lt "$until" ] || return 1
+        sleep 0.02
+    done
+}
+
+done_testing() {
+    echo "$n_passed passed, $n_failed failed, $n_skipped skipped"
+    [ "$n_failed" = 0 ]
+}
