@@ -146,7 +146,7 @@ CUDA_LIBS = $(if $(CU_SRC),-L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -lrt -l
 $(OUT)/obj/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@echo "  nvcc  $<"
-	@$(NVCC) $(NVCC_FLAGS) -MMD -MF $(@:.o=.d) -MT $@ -c $< -o $@.$$$$ && mv -f $@.$$$$ $@ \
+	@$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -c $< -o $@.$$$$ && mv -f $@.$$$$ $@ \
 	    || { rm -f $@.$$$$; exit 1; }
 $(OUT)/lib/libcuda_kernels.a: $(CU_OBJ)
 	@mkdir -p $(@D)
