@@ -1,10 +1,8 @@
 /* The operators of a forward pass as one table per back end, so that there is one forward and not
- * one per back end.
- * Argument structs and formulas stand in each operator's own header. All pointers in arguments are
- * memory of the back
- * end (mem_new), except where a header says host. Operators follow kernels/context.h: they return
- * nothing, allocate
- * nothing, and do nothing once the context holds an error. */
+ * one per back end. Argument structs and formulas stand in each operator's own header. All pointers
+ * in arguments are memory of the back end (mem_new), except where a header says host. Operators
+ * follow kernels/context.h: they return nothing, allocate nothing, and do nothing once the context
+ * holds an error. */
 #ifndef TANDEM_KERNELS_KERNELS_H
 #define TANDEM_KERNELS_KERNELS_H
 

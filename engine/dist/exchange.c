@@ -4,12 +4,12 @@
 #include "engine/base/mem.h"
 #include "engine/dist/exchange_internal.h"
 
-int exchange_init(exchange *x, const exchange_ops *ops, const int rank_world[2], size_t max_bytes,
-                  err *e) {
+int exchange_init(
+    exchange *x, const exchange_ops *ops, const int rank_world[2], size_t max_bytes, err *e) {
     int rank = rank_world[0], world = rank_world[1];
     if (world < 1 || world > EXCHANGE_MAX_WORLD || rank < 0 || rank >= world) {
         return err_set(e, ERR_ARG, "rank %d of %d; worlds of 1 to %d are possible", rank, world,
-                       EXCHANGE_MAX_WORLD);
+            EXCHANGE_MAX_WORLD);
     }
     x->ops = ops;
     x->rank = rank;
@@ -17,7 +17,8 @@ int exchange_init(exchange *x, const exchange_ops *ops, const int rank_world[2],
     x->max_bytes = max_bytes == 0 ? EXCHANGE_DEFAULT_BYTES : (max_bytes + 15) & ~(size_t)15;
     x->parts = mem_aligned(64, (size_t)world * x->max_bytes);
     if (x->parts == NULL) {
-        return err_set(e, ERR_MEMORY, "no memory for %d exchange buffers of %zu bytes", world, x->max_bytes);
+        return err_set(
+            e, ERR_MEMORY, "no memory for %d exchange buffers of %zu bytes", world, x->max_bytes);
     }
     return OK;
 }
@@ -28,7 +29,9 @@ void exchange_release(exchange *x) {
 }
 
 void exchange_close(exchange *x) {
-    if (x != NULL) { x->ops->close(x); }
+    if (x != NULL) {
+        x->ops->close(x);
+    }
 }
 
 int exchange_rank(const exchange *x) {
@@ -42,7 +45,9 @@ int exchange_world(const exchange *x) {
 /* One piece; remembers the first failure. */
 static int gather_piece(exchange *x, const void *mine, size_t bytes, void *all, err *e) {
     if (x->rc != OK) {
-        if (e != NULL) { *e = x->broken; }
+        if (e != NULL) {
+            *e = x->broken;
+        }
         return x->rc;
     }
     err local = ERR_INIT;
@@ -50,13 +55,17 @@ static int gather_piece(exchange *x, const void *mine, size_t bytes, void *all, 
     if (rc != OK) {
         x->rc = rc;
         x->broken = local;
-        if (e != NULL) { *e = local; }
+        if (e != NULL) {
+            *e = local;
+        }
     }
     return rc;
 }
 
 static int check_stream(void *stream, err *e) {
-    return stream == NULL ? OK : err_set(e, ERR_ARG, "this exchange works on host memory, not on a stream");
+    return stream == NULL
+               ? OK
+               : err_set(e, ERR_ARG, "this exchange works on host memory, not on a stream");
 }
 
 int exchange_sum_rows(exchange *x, float *rows, size_t n, void *stream, err *e) {
@@ -65,12 +74,16 @@ int exchange_sum_rows(exchange *x, float *rows, size_t n, void *stream, err *e) 
     for (size_t at = 0; at < n && rc == OK && x->world > 1; at += piece) {
         size_t m = n - at < piece ? n - at : piece;
         rc = gather_piece(x, rows + at, m * sizeof(float), x->parts, e);
-        if (rc != OK) { break; }
+        if (rc != OK) {
+            break;
+        }
         const float *part = x->parts;
         memcpy(rows + at, part, m * sizeof(float));
         for (int r = 1; r < x->world; r++) {
             part += m;
-            for (size_t i = 0; i < m; i++) { rows[at + i] += part[i]; }
+            for (size_t i = 0; i < m; i++) {
+                rows[at + i] += part[i];
+            }
         }
     }
     return rc;
@@ -81,10 +94,14 @@ int exchange_gather(exchange *x, const void *mine, size_t bytes, void *all, void
     char *out = all;
     const char *in = mine;
     if (rc != OK || x->world == 1) {
-        if (rc == OK && in != out) { memmove(out, in, bytes); }
+        if (rc == OK && in != out) {
+            memmove(out, in, bytes);
+        }
         return rc;
     }
-    if (bytes <= x->max_bytes) { return gather_piece(x, mine, bytes, all, e); }
+    if (bytes <= x->max_bytes) {
+        return gather_piece(x, mine, bytes, all, e);
+    }
     for (size_t at = 0; at < bytes && rc == OK; at += x->max_bytes) {
         size_t m = bytes - at < x->max_bytes ? bytes - at : x->max_bytes;
         rc = gather_piece(x, in + at, m, x->parts, e);
@@ -106,7 +123,9 @@ int exchange_max_pair(exchange *x, float *value, int32_t *index, int n, void *st
     for (int at = 0; at < n && rc == OK && x->world > 1; at += piece) {
         int m = n - at < piece ? n - at : piece;
         mine = (struct pair *)x->parts + (size_t)x->rank * (size_t)m;
-        for (int i = 0; i < m; i++) { mine[i] = (struct pair){value[at + i], index[at + i]}; }
+        for (int i = 0; i < m; i++) {
+            mine[i] = (struct pair){value[at + i], index[at + i]};
+        }
         rc = gather_piece(x, mine, (size_t)m * sizeof(*mine), x->parts, e);
         for (int r = 0; r < x->world && rc == OK; r++) {
             const struct pair *p = (const struct pair *)x->parts + (size_t)r * (size_t)m;
@@ -125,7 +144,9 @@ int exchange_max_pair(exchange *x, float *value, int32_t *index, int n, void *st
 
 int exchange_bcast(exchange *x, void *data, size_t bytes, int root, err *e) {
     int rc = OK;
-    if (root < 0 || root >= x->world) { return err_set(e, ERR_ARG, "root %d of %d ranks", root, x->world); }
+    if (root < 0 || root >= x->world) {
+        return err_set(e, ERR_ARG, "root %d of %d ranks", root, x->world);
+    }
     for (size_t at = 0; at < bytes && rc == OK && x->world > 1; at += x->max_bytes) {
         size_t m = bytes - at < x->max_bytes ? bytes - at : x->max_bytes;
         rc = gather_piece(x, (char *)data + at, m, x->parts, e);
@@ -140,10 +161,13 @@ int exchange_check(exchange *x, uint64_t hash, const char *what, err *e) {
     uint64_t all[EXCHANGE_MAX_WORLD];
     int rc = exchange_gather(x, &hash, sizeof(hash), all, NULL, e);
     for (int r = 0; r < x->world && rc == OK; r++) {
-        if (all[r] == all[0]) { continue; }
-        return err_set(e, ERR_MISMATCH, "%s differs: rank 0 has %016llx, rank %d %016llx; stop both ranks and "
-                       "start them with the same build and settings", what, (unsigned long long)all[0], r,
-                       (unsigned long long)all[r]);
+        if (all[r] == all[0]) {
+            continue;
+        }
+        return err_set(e, ERR_MISMATCH,
+            "%s differs: rank 0 has %016llx, rank %d %016llx; stop both ranks and "
+            "start them with the same build and settings",
+            what, (unsigned long long)all[0], r, (unsigned long long)all[r]);
     }
     return rc;
 }

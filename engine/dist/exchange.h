@@ -1,19 +1,13 @@
 /* What ranks tell each other during a step. Every rank calls the same functions in the same order
- * with the same sizes;
- * each call returns on a rank when its own result is complete. All waits have the deadline given
- * at open; a peer that
- * is late or gone gives ERR_TIMEOUT or ERR_PEER (naming the rank) on every later call too: the
- * exchange is then broken
- * and only exchange_close is allowed.
+ * with the same sizes; each call returns on a rank when its own result is complete. All waits have
+ * the deadline given at open; a peer that is late or gone gives ERR_TIMEOUT or ERR_PEER (naming the
+ * rank) on every later call too: the exchange is then broken and only exchange_close is allowed.
  *
  * Threads: one thread per rank (the step thread) uses an exchange. Sums are formed from all
- * partials in rank order, so
- * every rank holds the same bits. World size is a parameter. Kinds: local (ranks are threads of
- * one process), tcp (one
- * process each), nccl (device buffers, captured in graphs; the stream argument is used there and
- * must be NULL for the
- * host kinds). Nothing allocates after open: max_bytes bounds the payload of one rank in one call;
- * larger sums and
+ * partials in rank order, so every rank holds the same bits. World size is a parameter. Kinds:
+ * local (ranks are threads of one process), tcp (one process each), nccl (device buffers, captured
+ * in graphs; the stream argument is used there and must be NULL for the host kinds). Nothing
+ * allocates after open: max_bytes bounds the payload of one rank in one call; larger sums and
  * gathers are cut into pieces inside. */
 #ifndef TANDEM_ENGINE_DIST_EXCHANGE_H
 #define TANDEM_ENGINE_DIST_EXCHANGE_H
@@ -29,15 +23,15 @@ typedef struct exchange exchange;
 
 typedef struct exchange_tcp_options {
     int rank, world;
-    const char *host;           /* address of rank 0; rank 0 listens there ("" or NULL: 127.0.0.1)
+    const char *host; /* address of rank 0; rank 0 listens there ("" or NULL: 127.0.0.1)
                                  * */
-    int port;                   /* rank 0: 0 picks a free port when listen_fd is -1 */
-    int listen_fd;              /* rank 0: an already listening socket (taken), or -1 */
+    int port;         /* rank 0: 0 picks a free port when listen_fd is -1 */
+    int listen_fd;    /* rank 0: an already listening socket (taken), or -1 */
     uint8_t secret[EXCHANGE_SECRET_BYTES]; /* start secret: both sides prove it, it is never sent */
-    uint64_t identity;          /* hash of build, layout and settings: must be equal on all ranks */
-    size_t max_bytes;           /* 0: 1 MiB */
-    int open_timeout_ms;        /* 0: 30000 */
-    int timeout_ms;             /* 0: 10000; of every later wait */
+    uint64_t identity;   /* hash of build, layout and settings: must be equal on all ranks */
+    size_t max_bytes;    /* 0: 1 MiB */
+    int open_timeout_ms; /* 0: 30000 */
+    int timeout_ms;      /* 0: 10000; of every later wait */
 } exchange_tcp_options;
 
 /* Makes the world's ends for threads of this process; out[rank]. Each is closed by its own

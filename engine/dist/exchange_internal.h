@@ -16,16 +16,16 @@ struct exchange {
     int rank, world;
     size_t max_bytes;
     int timeout_ms;
-    void *parts;    /* [world][max_bytes] */
-    int rc;         /* first failure of communication; every later call gives it again */
+    void *parts; /* [world][max_bytes] */
+    int rc;      /* first failure of communication; every later call gives it again */
     err broken;
 };
 
 enum { EXCHANGE_DEFAULT_BYTES = 1 << 20, EXCHANGE_DEFAULT_TIMEOUT_MS = 10000 };
 
 /* Fills the common part from checked values; parts is allocated. ERR_ARG, ERR_MEMORY. */
-int exchange_init(exchange *x, const exchange_ops *ops, const int rank_world[2], size_t max_bytes,
-                  err *e);
+int exchange_init(
+    exchange *x, const exchange_ops *ops, const int rank_world[2], size_t max_bytes, err *e);
 void exchange_release(exchange *x);
 
 #endif

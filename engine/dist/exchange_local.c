@@ -1,7 +1,6 @@
 /* Ranks that are threads of one process: a barrier over shared memory. Two sets of buffers
- * alternate, so one barrier a
- * call is enough: who writes a set again has passed the next barrier, which all others reached
- * after reading it. */
+ * alternate, so one barrier a call is enough: who writes a set again has passed the next barrier,
+ * which all others reached after reading it. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -31,7 +30,8 @@ typedef struct local_exchange {
 } local_exchange;
 
 static int gone(err *e) {
-    return err_set(e, ERR_PEER, "another rank of this process closed its exchange or did not come in time");
+    return err_set(
+        e, ERR_PEER, "another rank of this process closed its exchange or did not come in time");
 }
 
 static void set_deadline(struct timespec *t, int timeout_ms) {
@@ -48,22 +48,27 @@ static void set_deadline(struct timespec *t, int timeout_ms) {
 static int await_round(local_exchange *x, uint64_t round, err *e) {
     local_world *w = x->w;
     for (int i = 0; i < LOCAL_SPINS; i++) {
-        if (atomic_load_explicit(&w->round, memory_order_acquire) != round) { return OK; }
+        if (atomic_load_explicit(&w->round, memory_order_acquire) != round) {
+            return OK;
+        }
         thread_relax();
     }
     struct timespec deadline;
     set_deadline(&deadline, x->base.timeout_ms);
     int rc = OK;
     pthread_mutex_lock(&w->lock);
-    while (atomic_load_explicit(&w->round, memory_order_relaxed) == round && !w->is_broken && rc == OK) {
+    while (atomic_load_explicit(&w->round, memory_order_relaxed) == round && !w->is_broken &&
+           rc == OK) {
         if (pthread_cond_timedwait(&w->changed, &w->lock, &deadline) != 0) {
             w->is_broken = true;
             pthread_cond_broadcast(&w->changed);
             rc = err_set(e, ERR_TIMEOUT, "another rank of this process did not answer for %d ms",
-                         x->base.timeout_ms);
+                x->base.timeout_ms);
         }
     }
-    if (rc == OK && atomic_load_explicit(&w->round, memory_order_relaxed) == round) { rc = gone(e); }
+    if (rc == OK && atomic_load_explicit(&w->round, memory_order_relaxed) == round) {
+        rc = gone(e);
+    }
     pthread_mutex_unlock(&w->lock);
     return rc;
 }
@@ -82,7 +87,9 @@ static int arrive(local_exchange *x, err *e) {
         }
     }
     pthread_mutex_unlock(&w->lock);
-    if (is_broken) { return gone(e); }
+    if (is_broken) {
+        return gone(e);
+    }
     return is_last ? OK : await_round(x, round, e);
 }
 
@@ -91,7 +98,9 @@ static int local_gather(exchange *base, const void *mine, size_t bytes, void *al
     char *parts = x->w->parts[x->round++ % 2];
     memcpy(parts + (size_t)base->rank * bytes, mine, bytes);
     int rc = arrive(x, e);
-    if (rc != OK) { return rc; }
+    if (rc != OK) {
+        return rc;
+    }
     memcpy(all, parts, (size_t)base->world * bytes);
     return OK;
 }
@@ -112,7 +121,9 @@ static void local_close(exchange *base) {
     bool is_last = --w->n_open == 0;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
-    if (is_last) { free_world(w); }
+    if (is_last) {
+        free_world(w);
+    }
     exchange_release(base);
     mem_free(x);
 }
@@ -128,7 +139,9 @@ int exchange_local_open(int world, size_t max_bytes, int timeout_ms, exchange **
     pthread_cond_init(&w->changed, NULL);
     w->world = world;
     int rc = OK;
-    for (int r = 0; r < world; r++) { out[r] = NULL; }
+    for (int r = 0; r < world; r++) {
+        out[r] = NULL;
+    }
     for (int r = 0; r < world && rc == OK; r++) {
         local_exchange *x = mem_alloc(sizeof(*x));
         x->w = w;
@@ -140,7 +153,9 @@ int exchange_local_open(int world, size_t max_bytes, int timeout_ms, exchange **
     }
     for (int i = 0; i < 2 && rc == OK; i++) {
         w->parts[i] = mem_aligned(64, (size_t)world * out[0]->max_bytes);
-        if (w->parts[i] == NULL) { rc = err_set(e, ERR_MEMORY, "no memory for the exchange of %d ranks", world); }
+        if (w->parts[i] == NULL) {
+            rc = err_set(e, ERR_MEMORY, "no memory for the exchange of %d ranks", world);
+        }
     }
     for (int r = 0; r < world && rc != OK; r++) {
         exchange_close(out[r]);

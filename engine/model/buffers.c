@@ -1,6 +1,5 @@
 /* Sizes and places: slots, pages and the work space of a pass. Everything is laid out twice by the
- * same code, first to
- * count (base NULL), then to place. */
+ * same code, first to count (base NULL), then to place. */
 #include "engine/model/model_internal.h"
 
 static size_t align64(size_t n) {
@@ -18,12 +17,16 @@ void model_lay_out_state(model *m) {
     for (int i = 0; i < n; i++) {
         s->window[i] = at;
         at += align64((size_t)s->window_cap * kv_row_bytes(m->window_format, c->d_head));
-        if (c->layers[i].i_kv_source < 0 || c->layers[i].ratio < 2) { continue; }
+        if (c->layers[i].i_kv_source < 0 || c->layers[i].ratio < 2) {
+            continue;
+        }
         s->tails[i] = at;
         at += align64((size_t)s->tail_cap * 2 * (size_t)c->d_head * sizeof(float));
     }
     s->taps = at;
-    if (model_has_drafts(m)) { at += align64((size_t)(s->tap_cap * c->n_taps) * width * sizeof(float)); }
+    if (model_has_drafts(m)) {
+        at += align64((size_t)(s->tap_cap * c->n_taps) * width * sizeof(float));
+    }
     s->bytes = align64(at);
     at = 0;
     for (int i = 0; i < c->n_kv_sources; i++) {
@@ -34,7 +37,8 @@ void model_lay_out_state(model *m) {
         at += align64(rows * kv_row_bytes(m->key_format, c->d_index));
     }
     m->page_at.bytes = at;
-    m->max_pages = (int)((m->options.max_context + m->options.page_tokens - 1) / m->options.page_tokens);
+    m->max_pages =
+        (int)((m->options.max_context + m->options.page_tokens - 1) / m->options.page_tokens);
     m->recent_cap = m->options.max_rollback + MODEL_MAX_NGRAM;
 }
 
@@ -105,7 +109,8 @@ static void place_attention(model *m, char *base, size_t *at) {
     b->index_k = take(base, at, floats(n, c->d_index));
     b->index_q = take(base, at, floats(n, c->n_index_heads * c->d_index));
     b->index_w = take(base, at, floats(n, c->n_index_heads));
-    b->index_rows = take(base, at, (size_t)(n * c->n_index_heads) * kv_row_bytes(m->key_format, c->d_index));
+    b->index_rows =
+        take(base, at, (size_t)(n * c->n_index_heads) * kv_row_bytes(m->key_format, c->d_index));
     b->blocks = take(base, at, (size_t)n * (size_t)c->candidate_blocks * 4);
     b->n_blocks = take(base, at, (size_t)n * 4);
     b->selection = take(base, at, (size_t)n * (size_t)c->index_topk * 4);
@@ -115,7 +120,9 @@ static void place_attention(model *m, char *base, size_t *at) {
 /* Rows whose scores are held at once: about 4 MiB, at least one row. */
 int model_score_rows(const model *m) {
     int64_t rows = ((int64_t)1 << 20) / m->options.max_context;
-    if (rows > m->rows_cap) { rows = m->rows_cap; }
+    if (rows > m->rows_cap) {
+        rows = m->rows_cap;
+    }
     return rows < 1 ? 1 : (int)rows;
 }
 
@@ -135,7 +142,9 @@ static void place_ffn(model *m, char *base, size_t *at) {
 static void place_engram(model *m, char *base, size_t *at) {
     const model_config *c = &m->config;
     buffers *b = &m->b;
-    if (c->n_engram == 0) { return; }
+    if (c->n_engram == 0) {
+        return;
+    }
     int n = m->rows_cap, columns = m->part.n_columns;
     for (int i = 0; i < c->n_engram; i++) {
         b->records[i] = take(base, at, (size_t)(n * columns) * engram_record_bytes(c->d_engram));
@@ -150,7 +159,9 @@ static void place_head(model *m, char *base, size_t *at) {
     const model_config *c = &m->config;
     buffers *b = &m->b;
     int rows = m->options.max_logit_rows;
-    if (model_has_drafts(m)) { rows = larger(rows, m->options.n_slots * c->block); }
+    if (model_has_drafts(m)) {
+        rows = larger(rows, m->options.n_slots * c->block);
+    }
     b->head_x = take(base, at, floats(rows, c->n_embd));
     b->logits = take(base, at, floats(rows, c->n_vocab));
     b->logits_part = take(base, at, m->world > 1 ? floats(rows, c->n_vocab) : 0);
@@ -162,7 +173,9 @@ static void place_head(model *m, char *base, size_t *at) {
 static void place_draft(model *m, char *base, size_t *at) {
     const model_config *c = &m->config;
     buffers *b = &m->b;
-    if (!model_has_drafts(m)) { return; }
+    if (!model_has_drafts(m)) {
+        return;
+    }
     int n = m->rows_cap, slots = m->options.n_slots, taps = c->n_taps * c->n_embd;
     b->taps = take(base, at, floats(n, taps));
     b->feed_x = take(base, at, floats(n, taps));
@@ -211,6 +224,8 @@ size_t model_lay_out_buffers(model *m, char *base) {
     m->k.scratch_bytes = scratch;
     m->k.thread_scratch_bytes = thread;
     m->k.scratch = take(base, &at, scratch);
-    for (int i = 0; i < m->n_threads; i++) { m->k.thread_scratch[i] = take(base, &at, thread); }
+    for (int i = 0; i < m->n_threads; i++) {
+        m->k.thread_scratch[i] = take(base, &at, thread);
+    }
     return at;
 }

@@ -34,11 +34,13 @@ void draft_feed_pending(model *m, int slot) {
     slot_state *s = &m->slots[slot];
     size_t width = (size_t)(m->config.n_taps * m->config.n_embd);
     int n = (int)(s->final_len - s->fed_len);
-    if (n <= 0) { return; }
+    if (n <= 0) {
+        return;
+    }
     int first = add_feed_span(m, slot, s->fed_len, n);
     for (int i = 0; i < n; i++) {
         memcpy(m->b.feed_x + (size_t)(first + i) * width, kept_tap(m, slot, s->fed_len + i),
-               width * sizeof(float));
+            width * sizeof(float));
     }
     s->fed_len = s->final_len;
 }
@@ -47,15 +49,20 @@ static void feed_stage(model *m, int i, int n) {
     const model_config *c = &m->config;
     buffers *b = &m->b;
     size_t d = (size_t)c->d_head, row = kv_row_bytes(m->window_format, c->d_head);
-    linear_job job = {.weight = &m->blocks[i].wkv, .x = b->feed_main, .x_stride = (size_t)c->n_embd,
-                      .y = b->kv, .y_stride = d, .n_rows = n};
+    linear_job job = {.weight = &m->blocks[i].wkv,
+        .x = b->feed_main,
+        .x_stride = (size_t)c->n_embd,
+        .y = b->kv,
+        .y_stride = d,
+        .n_rows = n};
     m->ops->linear(&m->k, &(linear_args){&job, 1});
-    m->ops->rmsnorm(&m->k, &(rmsnorm_args){b->kv, d, m->blocks[i].kv_norm, b->kv, d, n, c->d_head,
-                                           c->norm_eps});
+    m->ops->rmsnorm(&m->k,
+        &(rmsnorm_args){b->kv, d, m->blocks[i].kv_norm, b->kv, d, n, c->d_head, c->norm_eps});
     m->ops->rope(&m->k, &(rope_args){b->kv, d, b->rope_a, n, 1, c->d_head, c->d_rope, false});
-    m->ops->kv_pack(&m->k, &(kv_pack_args){m->window_format, b->kv, d, b->window_rows, row, n, c->d_head});
-    m->ops->kv_ring_write(&m->k, &(kv_ring_write_args){model_window_ring(m, i), b->window_rows,
-                                                       m->feed_rows.rows});
+    m->ops->kv_pack(
+        &m->k, &(kv_pack_args){m->window_format, b->kv, d, b->window_rows, row, n, c->d_head});
+    m->ops->kv_ring_write(
+        &m->k, &(kv_ring_write_args){model_window_ring(m, i), b->window_rows, m->feed_rows.rows});
 }
 
 void draft_feed_run(model *m) {
@@ -63,35 +70,47 @@ void draft_feed_run(model *m) {
     buffers *b = &m->b;
     int n = m->feed_rows.rows.n;
     size_t width = (size_t)(c->n_taps * c->n_embd), d = (size_t)c->n_embd;
-    if (n == 0) { return; }
-    m->ops->rope_table(&m->k, &(rope_table_args){m->rope_frequency_a, m->feed_rows.pos, b->rope_a, n, c->d_rope});
-    linear_job job = {.weight = &m->draft.main_proj, .x = b->feed_x, .x_stride = width, .y = b->feed_main,
-                      .y_stride = d, .n_rows = n};
+    if (n == 0) {
+        return;
+    }
+    m->ops->rope_table(
+        &m->k, &(rope_table_args){m->rope_frequency_a, m->feed_rows.pos, b->rope_a, n, c->d_rope});
+    linear_job job = {.weight = &m->draft.main_proj,
+        .x = b->feed_x,
+        .x_stride = width,
+        .y = b->feed_main,
+        .y_stride = d,
+        .n_rows = n};
     m->ops->linear(&m->k, &(linear_args){&job, 1});
-    m->ops->rmsnorm(&m->k, &(rmsnorm_args){b->feed_main, d, m->draft.main_norm, b->feed_main, d, n, c->n_embd,
-                                           c->norm_eps});
-    for (int i = c->n_layers; i < c->n_layers + c->n_stages; i++) { feed_stage(m, i, n); }
+    m->ops->rmsnorm(&m->k, &(rmsnorm_args){b->feed_main, d, m->draft.main_norm, b->feed_main, d, n,
+                               c->n_embd, c->norm_eps});
+    for (int i = c->n_layers; i < c->n_layers + c->n_stages; i++) {
+        feed_stage(m, i, n);
+    }
 }
 
 void draft_feed_step(model *m, const batch_plan *plan) {
     size_t width = (size_t)(m->config.n_taps * m->config.n_embd);
     int row = 0;
     m->feed_rows.rows.n = 0;
-    if (m->k.rc != OK) { return; }
+    if (m->k.rc != OK) {
+        return;
+    }
     for (int i = 0; i < plan->n_spans; i++) {
         const plan_span *s = &plan->spans[i];
         const float *taps = m->b.taps + (size_t)row * width;
         row += s->n_rows;
         if (s->kind == PLAN_VERIFY) {
             for (int r = 0; r < s->n_rows; r++) {
-                memcpy(kept_tap(m, s->slot, s->pos + r), taps + (size_t)r * width, width * sizeof(float));
+                memcpy(kept_tap(m, s->slot, s->pos + r), taps + (size_t)r * width,
+                    width * sizeof(float));
             }
             continue;
         }
         int n = s->n_rows < m->slot_at.window_cap ? s->n_rows : m->slot_at.window_cap;
         int first = add_feed_span(m, s->slot, s->pos + s->n_rows - n, n);
         memcpy(m->b.feed_x + (size_t)first * width, taps + (size_t)(s->n_rows - n) * width,
-               (size_t)n * width * sizeof(float));
+            (size_t)n * width * sizeof(float));
     }
     draft_feed_run(m);
 }
@@ -103,15 +122,18 @@ static int check_requests(const model *m, const draft_request *requests, int n, 
         return err_set(e, ERR_UNSUPPORTED, "this model was opened without draft stages");
     }
     if (n < 1 || n > m->options.n_slots) {
-        return err_set(e, ERR_ARG, "%d draft requests; 1 to %d are possible", n, m->options.n_slots);
+        return err_set(
+            e, ERR_ARG, "%d draft requests; 1 to %d are possible", n, m->options.n_slots);
     }
     for (int i = 0; i < n; i++) {
         const draft_request *r = &requests[i];
-        if (r->slot < 0 || r->slot >= m->options.n_slots || r->token < 0 || r->token >= m->config.n_vocab) {
+        if (r->slot < 0 || r->slot >= m->options.n_slots || r->token < 0 ||
+            r->token >= m->config.n_vocab) {
             return err_set(e, ERR_ARG, "draft request %d: slot %d, token %d", i, r->slot, r->token);
         }
         if (m->slots[r->slot].len != m->slots[r->slot].final_len) {
-            return err_set(e, ERR_ARG, "draft request %d: slot %d has uncommitted rows", i, r->slot);
+            return err_set(
+                e, ERR_ARG, "draft request %d: slot %d has uncommitted rows", i, r->slot);
         }
     }
     return OK;
@@ -140,11 +162,20 @@ static void run_stages(model *m) {
     int n = l->rows.n;
     block_pass p = {l, true};
     m->ops->embed(&m->k, &(embed_args){&m->embed, l->token, b->h, b->pre, n, c->n_streams});
-    m->ops->rope_table(&m->k, &(rope_table_args){m->rope_frequency_a, l->pos, b->rope_a, n, c->d_rope});
-    for (int i = 0; i < c->n_stages; i++) { block_run(m, c->n_layers + i, &p); }
-    m->ops->mhc_collapse(&m->k, &(mhc_collapse_args){
-        .h = b->h, .pre = b->pre, .weight = m->draft.norm, .raw = b->x, .x = b->head_x, .n_rows = n,
-        .n_streams = c->n_streams, .d = c->n_embd, .norm_eps = c->norm_eps});
+    m->ops->rope_table(
+        &m->k, &(rope_table_args){m->rope_frequency_a, l->pos, b->rope_a, n, c->d_rope});
+    for (int i = 0; i < c->n_stages; i++) {
+        block_run(m, c->n_layers + i, &p);
+    }
+    m->ops->mhc_collapse(&m->k, &(mhc_collapse_args){.h = b->h,
+                                    .pre = b->pre,
+                                    .weight = m->draft.norm,
+                                    .raw = b->x,
+                                    .x = b->head_x,
+                                    .n_rows = n,
+                                    .n_streams = c->n_streams,
+                                    .d = c->n_embd,
+                                    .norm_eps = c->norm_eps});
     head_run(m, n, b->logits);
 }
 
@@ -159,12 +190,14 @@ typedef struct draft_choice {
 static void choose(model *m, const draft_choice *d, int i) {
     const model_config *c = &m->config;
     buffers *b = &m->b;
-    m->ops->argmax(&m->k, &(argmax_args){b->draft_logits, b->draft_value, b->draft_pick, d->n, c->n_vocab});
+    m->ops->argmax(
+        &m->k, &(argmax_args){b->draft_logits, b->draft_value, b->draft_pick, d->n, c->n_vocab});
     for (int r = 0; r < d->n && m->k.rc == OK; r++) {
         int32_t token = b->draft_pick[r];
         if (d->pick != NULL) {
             int64_t pos = m->slots[d->requests[r].slot].len + 1 + i;
-            token = d->pick(d->user, r, pos, b->draft_logits + (size_t)r * (size_t)c->n_vocab, c->n_vocab);
+            token = d->pick(
+                d->user, r, pos, b->draft_logits + (size_t)r * (size_t)c->n_vocab, c->n_vocab);
         }
         CHECK(token >= 0 && token < c->n_vocab);
         b->draft_tokens[r * c->block + i] = b->draft_prev[r] = token;
@@ -176,45 +209,67 @@ static void markov_step(model *m, const draft_choice *d, int i) {
     const model_config *c = &m->config;
     buffers *b = &m->b;
     size_t width = (size_t)(c->n_embd + c->markov_rank), vocab = (size_t)c->n_vocab;
-    m->ops->lookup(&m->k, &(lookup_args){&m->draft.markov_embed, b->draft_prev, b->draft_xe + c->n_embd, width,
-                                         d->n});
-    linear_job jobs[2] = {
-        {.weight = &m->draft.markov_head, .x = b->draft_xe + c->n_embd, .x_stride = width,
-         .y = b->draft_logits, .y_stride = vocab, .n_rows = d->n, .keeps_f32 = true},
-        {.weight = &m->draft.confidence, .x = b->draft_xe, .x_stride = width, .y = b->draft_confidence + i,
-         .y_stride = (size_t)c->block, .n_rows = d->n, .keeps_f32 = true}};
+    m->ops->lookup(&m->k, &(lookup_args){&m->draft.markov_embed, b->draft_prev,
+                              b->draft_xe + c->n_embd, width, d->n});
+    linear_job jobs[2] = {{.weight = &m->draft.markov_head,
+                              .x = b->draft_xe + c->n_embd,
+                              .x_stride = width,
+                              .y = b->draft_logits,
+                              .y_stride = vocab,
+                              .n_rows = d->n,
+                              .keeps_f32 = true},
+        {.weight = &m->draft.confidence,
+            .x = b->draft_xe,
+            .x_stride = width,
+            .y = b->draft_confidence + i,
+            .y_stride = (size_t)c->block,
+            .n_rows = d->n,
+            .keeps_f32 = true}};
     for (int r = 0; r < d->n; r++) {
-        memcpy(b->draft_xe + (size_t)r * width, b->x + (size_t)(r * c->block + i) * (size_t)c->n_embd,
-               (size_t)c->n_embd * sizeof(float));
+        memcpy(b->draft_xe + (size_t)r * width,
+            b->x + (size_t)(r * c->block + i) * (size_t)c->n_embd,
+            (size_t)c->n_embd * sizeof(float));
     }
     m->ops->linear(&m->k, &(linear_args){jobs, 2});
     for (int r = 0; r < d->n; r++) {
         m->ops->add(&m->k, &(add_args){b->draft_logits + (size_t)r * vocab,
-                                       b->logits + (size_t)(r * c->block + i) * vocab, vocab});
+                               b->logits + (size_t)(r * c->block + i) * vocab, vocab});
     }
-    if (m->tap != NULL) { tap_draft_logits(m, i, d->n); }
+    if (m->tap != NULL) {
+        tap_draft_logits(m, i, d->n);
+    }
     choose(m, d, i);
 }
 
 int model_draft(model *m, const draft_request *requests, int n, draft_pick pick, void *user,
-                draft_result *out, err *e) {
+    draft_result *out, err *e) {
     uint64_t start = clock_mono_ns();
     int rc = check_requests(m, requests, n, e);
-    if (rc != OK) { return rc; }
+    if (rc != OK) {
+        return rc;
+    }
     m->k.rc = OK;
     m->feed_rows.rows.n = 0;
-    for (int i = 0; i < n; i++) { draft_feed_pending(m, requests[i].slot); }
+    for (int i = 0; i < n; i++) {
+        draft_feed_pending(m, requests[i].slot);
+    }
     draft_feed_run(m);
     fill_draft_rows(m, requests, n);
     run_stages(m);
     draft_choice d = {pick, user, requests, n};
-    for (int r = 0; r < n; r++) { m->b.draft_prev[r] = requests[r].token; }
-    for (int i = 0; i < m->config.block && m->k.rc == OK; i++) { markov_step(m, &d, i); }
+    for (int r = 0; r < n; r++) {
+        m->b.draft_prev[r] = requests[r].token;
+    }
+    for (int i = 0; i < m->config.block && m->k.rc == OK; i++) {
+        markov_step(m, &d, i);
+    }
     if (m->k.rc != OK) {
-        if (e != NULL) { *e = m->k.error; }
+        if (e != NULL) {
+            *e = m->k.error;
+        }
         return err_add(e, m->k.rc, "drafting");
     }
-    *out = (draft_result){n, m->config.block, m->b.draft_tokens, m->b.draft_confidence,
-                          clock_mono_ns() - start};
+    *out = (draft_result){
+        n, m->config.block, m->b.draft_tokens, m->b.draft_confidence, clock_mono_ns() - start};
     return OK;
 }

@@ -12,7 +12,9 @@ void engram_hash(const model *m, int i_engram, const int32_t *history, int64_t *
         is_cut = is_cut || token < 0 || token == c->image_token_id;
         uint64_t class_id = (uint64_t)(is_cut ? m->pad_class : m->token_class[token]);
         mixed ^= class_id * (uint64_t)p->multipliers[n];
-        if (n == 0) { continue; }
+        if (n == 0) {
+            continue;
+        }
         for (int h = 0; h < c->engram_heads; h++) {
             int column = (n - 1) * c->engram_heads + h;
             ids[column] = (int64_t)(mixed % (uint64_t)p->primes[column]) + p->offsets[column];
@@ -23,19 +25,26 @@ void engram_hash(const model *m, int i_engram, const int32_t *history, int64_t *
 void engram_begin(model *m) {
     const model_config *c = &m->config;
     int n = m->step_rows.rows.n, columns = m->part.n_columns;
-    for (int t = 0; t < c->n_engram; t++) { m->tickets[t] = -1; }
+    for (int t = 0; t < c->n_engram; t++) {
+        m->tickets[t] = -1;
+    }
     for (int t = 0; t < c->n_engram && m->k.rc == OK; t++) {
         for (int i = 0; i < n; i++) {
-            const int64_t *ids = m->b.row_ids[t] + (size_t)i * (size_t)c->n_hashes + m->part.column0;
-            for (int k = 0; k < columns; k++) { m->b.local_ids[(size_t)(i * columns + k)] = ids[k]; }
+            const int64_t *ids =
+                m->b.row_ids[t] + (size_t)i * (size_t)c->n_hashes + m->part.column0;
+            for (int k = 0; k < columns; k++) {
+                m->b.local_ids[(size_t)(i * columns + k)] = ids[k];
+            }
         }
-        m->k.rc = m->store->ops->begin(m->store, t, m->b.local_ids, n * columns, m->b.records[t],
-                                       &m->tickets[t], &m->k.error);
+        m->k.rc = m->store->ops->begin(
+            m->store, t, m->b.local_ids, n * columns, m->b.records[t], &m->tickets[t], &m->k.error);
     }
 }
 
 static void engram_await(model *m, int t) {
-    if (m->k.rc != OK || m->tickets[t] < 0) { return; }
+    if (m->k.rc != OK || m->tickets[t] < 0) {
+        return;
+    }
     uint64_t deadline = clock_mono_ns() + (uint64_t)m->options.engram_timeout_ms * 1000000u;
     m->k.rc = m->store->ops->wait(m->store, m->tickets[t], deadline, &m->k.error);
     m->tickets[t] = -1;
@@ -43,7 +52,9 @@ static void engram_await(model *m, int t) {
 
 void engram_abandon(model *m) {
     for (int t = 0; t < m->config.n_engram; t++) {
-        if (m->tickets[t] < 0) { continue; }
+        if (m->tickets[t] < 0) {
+            continue;
+        }
         err ignored = ERR_INIT;
         uint64_t deadline = clock_mono_ns() + (uint64_t)m->options.engram_timeout_ms * 1000000u;
         (void)m->store->ops->wait(m->store, m->tickets[t], deadline, &ignored);
@@ -58,13 +69,19 @@ void engram_layer(model *m, int i_layer) {
     int n = m->step_rows.rows.n, t = c->layers[i_layer].i_engram, columns = m->part.n_columns;
     size_t in = (size_t)(columns * c->d_engram), out = (size_t)((c->n_streams + 1) * c->n_embd);
     engram_await(m, t);
-    m->ops->engram_decode(&m->k, &(engram_decode_args){b->records[t], engram_record_bytes(c->d_engram),
-                                                       b->engram_x, n * columns, c->d_engram});
-    linear_job job = {.weight = &w->engram_kv, .x = b->engram_x, .x_stride = in, .y = b->engram_kv,
-                      .y_stride = out, .n_rows = n, .keeps_f32 = m->world > 1};
+    m->ops->engram_decode(
+        &m->k, &(engram_decode_args){b->records[t], engram_record_bytes(c->d_engram), b->engram_x,
+                   n * columns, c->d_engram});
+    linear_job job = {.weight = &w->engram_kv,
+        .x = b->engram_x,
+        .x_stride = in,
+        .y = b->engram_kv,
+        .y_stride = out,
+        .n_rows = n,
+        .keeps_f32 = m->world > 1};
     m->ops->linear(&m->k, &(linear_args){&job, 1});
     model_sum(m, b->engram_kv, (size_t)n * out);
-    m->ops->engram_gate(&m->k, &(engram_gate_args){b->h, b->engram_kv, w->engram_qk, n, c->n_streams,
-                                                   c->n_embd, c->norm_eps});
+    m->ops->engram_gate(&m->k, &(engram_gate_args){b->h, b->engram_kv, w->engram_qk, n,
+                                   c->n_streams, c->n_embd, c->norm_eps});
     tap_floats(m, "engram", i_layer, c->n_streams * c->n_embd, b->h);
 }

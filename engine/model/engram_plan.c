@@ -1,6 +1,5 @@
 /* The hash constants of the Engram layers: multipliers as numpy's default_rng draws them, table
- * sizes from the primes
- * above engram_vocab_size. Both are derived and checked, never read. */
+ * sizes from the primes above engram_vocab_size. Both are derived and checked, never read. */
 #include "engine/model/config.h"
 #include "engine/model/config_internal.h"
 
@@ -35,7 +34,9 @@ static void seed_pool(uint64_t seed, uint32_t pool[SEED_POOL]) {
     }
     for (int src = 0; src < SEED_POOL; src++) {
         for (int dst = 0; dst < SEED_POOL; dst++) {
-            if (src != dst) { pool[dst] = seed_mix(pool[dst], seed_hash(pool[src], &k)); }
+            if (src != dst) {
+                pool[dst] = seed_mix(pool[dst], seed_hash(pool[src], &k));
+            }
         }
     }
 }
@@ -85,7 +86,9 @@ static uint64_t pcg64_below(pcg64 *g, uint64_t bound) {
     u128 m = (u128)pcg64_next(g) * bound;
     if ((uint64_t)m < bound) {
         uint64_t threshold = (0 - bound) % bound;
-        while ((uint64_t)m < threshold) { m = (u128)pcg64_next(g) * bound; }
+        while ((uint64_t)m < threshold) {
+            m = (u128)pcg64_next(g) * bound;
+        }
     }
     return (uint64_t)(m >> 64);
 }
@@ -93,7 +96,9 @@ static uint64_t pcg64_below(pcg64 *g, uint64_t bound) {
 void engram_numpy_integers(uint64_t seed, uint64_t bound, int n, uint64_t *out) {
     pcg64 g;
     pcg64_seed(&g, seed);
-    for (int i = 0; i < n; i++) { out[i] = pcg64_below(&g, bound); }
+    for (int i = 0; i < n; i++) {
+        out[i] = pcg64_below(&g, bound);
+    }
 }
 
 double engram_numpy_double(uint64_t seed) {
@@ -105,10 +110,16 @@ double engram_numpy_double(uint64_t seed) {
 /* ---- primes ---- */
 
 static bool is_prime(int64_t n) {
-    if (n < 2) { return false; }
-    if (n % 2 == 0) { return n == 2; }
+    if (n < 2) {
+        return false;
+    }
+    if (n % 2 == 0) {
+        return n == 2;
+    }
     for (int64_t d = 3; d * d <= n; d += 2) {
-        if (n % d == 0) { return false; }
+        if (n % d == 0) {
+            return false;
+        }
     }
     return true;
 }
@@ -118,7 +129,9 @@ static bool is_taken(const model_config *c, int i_engram, int column, int64_t pr
     for (int i = 0; i <= i_engram; i++) {
         int n = i < i_engram ? c->n_hashes : column;
         for (int k = 0; k < n; k++) {
-            if (c->engram[i].primes[k] == prime) { return true; }
+            if (c->engram[i].primes[k] == prime) {
+                return true;
+            }
         }
     }
     return false;
@@ -128,8 +141,12 @@ static void find_primes(model_config *c, int i_engram) {
     engram_plan *p = &c->engram[i_engram];
     int64_t candidate = c->engram_vocab;
     for (int column = 0; column < c->n_hashes; column++) {
-        if (column % c->engram_heads == 0) { candidate = c->engram_vocab; }
-        while (!is_prime(candidate) || is_taken(c, i_engram, column, candidate)) { candidate++; }
+        if (column % c->engram_heads == 0) {
+            candidate = c->engram_vocab;
+        }
+        while (!is_prime(candidate) || is_taken(c, i_engram, column, candidate)) {
+            candidate++;
+        }
         p->primes[column] = candidate;
         p->offsets[column] = p->n_rows;
         p->n_rows += candidate;
@@ -142,7 +159,9 @@ void engram_plan_fill(model_config *c) {
         engram_plan *p = &c->engram[i];
         uint64_t draws[MODEL_MAX_NGRAM];
         engram_numpy_integers(10007u * (uint64_t)p->layer, bound, c->max_ngram, draws);
-        for (int k = 0; k < c->max_ngram; k++) { p->multipliers[k] = (int64_t)(draws[k] * 2 + 1); }
+        for (int k = 0; k < c->max_ngram; k++) {
+            p->multipliers[k] = (int64_t)(draws[k] * 2 + 1);
+        }
         p->n_rows = 0;
         find_primes(c, i);
     }

@@ -10,16 +10,16 @@ typedef struct memory_store {
 } memory_store;
 
 /* Rows lie in memory, so begin does the whole work; tickets carry nothing. */
-static int memory_begin(engram_store *s, int i_table, const int64_t *rows, int n, uint8_t *out,
-                        int *ticket, err *e) {
+static int memory_begin(
+    engram_store *s, int i_table, const int64_t *rows, int n, uint8_t *out, int *ticket, err *e) {
     memory_store *m = (memory_store *)(void *)s;
     const engram_table *t = &m->tables[i_table];
     size_t d = (size_t)s->d, n_scales = engram_record_bytes(s->d) - d;
     for (int i = 0; i < n; i++, out += d + n_scales) {
         if (rows[i] < 0 || rows[i] >= t->n_rows) {
             m->stats.n_errors++;
-            return err_set(e, ERR_ARG, "Engram table %d has %lld rows, row %lld was asked for", i_table,
-                           (long long)t->n_rows, (long long)rows[i]);
+            return err_set(e, ERR_ARG, "Engram table %d has %lld rows, row %lld was asked for",
+                i_table, (long long)t->n_rows, (long long)rows[i]);
         }
         memcpy(out, t->values + (size_t)rows[i] * d, d);
         memcpy(out + d, t->scales + (size_t)rows[i] * n_scales, n_scales);
@@ -54,13 +54,14 @@ static void memory_close(engram_store *s) {
     mem_free(s);
 }
 
-static const engram_store_ops memory_ops = {memory_begin, memory_wait, memory_hint, memory_stats,
-                                            memory_close};
+static const engram_store_ops memory_ops = {
+    memory_begin, memory_wait, memory_hint, memory_stats, memory_close};
 
-int engram_store_memory_open(const engram_table *tables, int n_tables, int d, engram_store **out,
-                             err *e) {
+int engram_store_memory_open(
+    const engram_table *tables, int n_tables, int d, engram_store **out, err *e) {
     if (n_tables < 1 || d < ENGRAM_SCALE_BLOCK || d % ENGRAM_SCALE_BLOCK != 0) {
-        return err_set(e, ERR_ARG, "an Engram store of %d tables with rows of %d values", n_tables, d);
+        return err_set(
+            e, ERR_ARG, "an Engram store of %d tables with rows of %d values", n_tables, d);
     }
     memory_store *m = mem_alloc(sizeof(*m));
     m->base = (engram_store){&memory_ops, n_tables, d};
@@ -70,5 +71,7 @@ int engram_store_memory_open(const engram_table *tables, int n_tables, int d, en
 }
 
 void engram_store_close(engram_store *s) {
-    if (s != NULL) { s->ops->close(s); }
+    if (s != NULL) {
+        s->ops->close(s);
+    }
 }

@@ -6,18 +6,22 @@
 static void make_rope_tables(model *m, const row_lists *l) {
     const model_config *c = &m->config;
     buffers *b = &m->b;
-    m->ops->rope_table(&m->k, &(rope_table_args){m->rope_frequency_a, l->pos, b->rope_a, l->rows.n, c->d_rope});
-    m->ops->rope_table(&m->k, &(rope_table_args){m->rope_frequency_b, l->pos, b->rope_b, l->rows.n, c->d_rope});
-    m->ops->rope_table(&m->k, &(rope_table_args){m->rope_frequency_b, l->closed_pos, b->rope_pair, l->n_closed,
-                                                 c->d_rope});
+    m->ops->rope_table(
+        &m->k, &(rope_table_args){m->rope_frequency_a, l->pos, b->rope_a, l->rows.n, c->d_rope});
+    m->ops->rope_table(
+        &m->k, &(rope_table_args){m->rope_frequency_b, l->pos, b->rope_b, l->rows.n, c->d_rope});
+    m->ops->rope_table(&m->k, &(rope_table_args){m->rope_frequency_b, l->closed_pos, b->rope_pair,
+                                  l->n_closed, c->d_rope});
 }
 
 static void take_tap(model *m, int i_tap) {
     const model_config *c = &m->config;
-    if (i_tap < 0 || !model_has_drafts(m)) { return; }
-    m->ops->mhc_mean(&m->k, &(mhc_mean_args){m->b.h, m->b.taps + (size_t)(i_tap * c->n_embd),
-                                             (size_t)(c->n_taps * c->n_embd), m->step_rows.rows.n,
-                                             c->n_streams, c->n_embd});
+    if (i_tap < 0 || !model_has_drafts(m)) {
+        return;
+    }
+    m->ops->mhc_mean(
+        &m->k, &(mhc_mean_args){m->b.h, m->b.taps + (size_t)(i_tap * c->n_embd),
+                   (size_t)(c->n_taps * c->n_embd), m->step_rows.rows.n, c->n_streams, c->n_embd});
 }
 
 static void run_layers(model *m) {
@@ -25,7 +29,9 @@ static void run_layers(model *m) {
     block_pass p = {&m->step_rows, false};
     for (int i = 0; i < c->n_layers && m->k.rc == OK; i++) {
         uint64_t start = clock_mono_ns();
-        if (c->layers[i].i_engram >= 0) { engram_layer(m, i); }
+        if (c->layers[i].i_engram >= 0) {
+            engram_layer(m, i);
+        }
         m->part_ns[STEP_PART_ENGRAM] += clock_mono_ns() - start;
         take_tap(m, c->layers[i].i_tap);
         block_run(m, i, &p);
@@ -38,12 +44,22 @@ static void run_layers(model *m) {
 static void run_logits(model *m, int n_logits) {
     const model_config *c = &m->config;
     buffers *b = &m->b;
-    if (n_logits == 0) { return; }
-    m->ops->mhc_collapse(&m->k, &(mhc_collapse_args){
-        .h = b->h, .pre = b->pre, .weight = m->norm, .raw = m->tap != NULL ? b->y : NULL, .x = b->head_x,
-        .rows = b->logit_rows, .n_rows = n_logits, .n_streams = c->n_streams, .d = c->n_embd,
-        .norm_eps = c->norm_eps});
-    if (m->tap != NULL) { tap_logit_rows(m, n_logits); }
+    if (n_logits == 0) {
+        return;
+    }
+    m->ops->mhc_collapse(&m->k, &(mhc_collapse_args){.h = b->h,
+                                    .pre = b->pre,
+                                    .weight = m->norm,
+                                    .raw = m->tap != NULL ? b->y : NULL,
+                                    .x = b->head_x,
+                                    .rows = b->logit_rows,
+                                    .n_rows = n_logits,
+                                    .n_streams = c->n_streams,
+                                    .d = c->n_embd,
+                                    .norm_eps = c->norm_eps});
+    if (m->tap != NULL) {
+        tap_logit_rows(m, n_logits);
+    }
     head_run(m, n_logits, b->logits);
     m->ops->finite(&m->k, &(finite_args){b->logits, b->is_finite, n_logits, c->n_vocab});
 }
@@ -52,11 +68,17 @@ static void advance_slots(model *m, const batch_plan *plan) {
     for (int i = 0; i < plan->n_spans; i++) {
         const plan_span *s = &plan->spans[i];
         slot_state *slot = &m->slots[s->slot];
-        for (int r = 0; r < s->n_rows; r++) { slot->recent[(s->pos + r) % m->recent_cap] = s->tokens[r]; }
+        for (int r = 0; r < s->n_rows; r++) {
+            slot->recent[(s->pos + r) % m->recent_cap] = s->tokens[r];
+        }
         slot->len += s->n_rows;
         slot->high = slot->len > slot->high ? slot->len : slot->high;
-        if (s->kind != PLAN_VERIFY) { slot->final_len = slot->len; }
-        if (s->kind != PLAN_VERIFY || !model_has_drafts(m)) { slot->fed_len = slot->len; }
+        if (s->kind != PLAN_VERIFY) {
+            slot->final_len = slot->len;
+        }
+        if (s->kind != PLAN_VERIFY || !model_has_drafts(m)) {
+            slot->fed_len = slot->len;
+        }
     }
 }
 
@@ -70,35 +92,46 @@ static void run_step(model *m, const batch_plan *plan, int n_logits) {
     const model_config *c = &m->config;
     uint64_t start = clock_mono_ns();
     engram_begin(m);
-    m->ops->embed(&m->k, &(embed_args){&m->embed, m->step_rows.token, m->b.h, m->b.pre, m->step_rows.rows.n,
-                                       c->n_streams});
-    if (m->tap != NULL) { tap_embed(m); }
+    m->ops->embed(&m->k, &(embed_args){&m->embed, m->step_rows.token, m->b.h, m->b.pre,
+                             m->step_rows.rows.n, c->n_streams});
+    if (m->tap != NULL) {
+        tap_embed(m);
+    }
     make_rope_tables(m, &m->step_rows);
     (void)lap(m, STEP_PART_EMBED, start);
     run_layers(m);
     start = clock_mono_ns();
     run_logits(m, n_logits);
     start = lap(m, STEP_PART_HEAD, start);
-    if (model_has_drafts(m)) { draft_feed_step(m, plan); }
+    if (model_has_drafts(m)) {
+        draft_feed_step(m, plan);
+    }
     (void)lap(m, STEP_PART_DRAFT_FEED, start);
 }
 
 /* Pending verify rows of the plan's slots go into the draft rings before new rows come. */
 static void feed_pending(model *m, const batch_plan *plan) {
-    if (!model_has_drafts(m)) { return; }
+    if (!model_has_drafts(m)) {
+        return;
+    }
     m->feed_rows.rows.n = 0;
-    for (int i = 0; i < plan->n_spans; i++) { draft_feed_pending(m, plan->spans[i].slot); }
+    for (int i = 0; i < plan->n_spans; i++) {
+        draft_feed_pending(m, plan->spans[i].slot);
+    }
     draft_feed_run(m);
 }
 
 void model_prefetch(model *m, const batch_plan *plan) {
     err ignored = ERR_INIT;
-    if (m->config.n_engram == 0 || plan_check(m, plan, &ignored) != OK) { return; }
+    if (m->config.n_engram == 0 || plan_check(m, plan, &ignored) != OK) {
+        return;
+    }
     (void)plan_fill(m, plan);
     int n = m->step_rows.rows.n, columns = m->part.n_columns;
     for (int t = 0; t < m->config.n_engram; t++) {
         for (int i = 0; i < n; i++) {
-            const int64_t *ids = m->b.row_ids[t] + (size_t)i * (size_t)m->config.n_hashes + m->part.column0;
+            const int64_t *ids =
+                m->b.row_ids[t] + (size_t)i * (size_t)m->config.n_hashes + m->part.column0;
             m->store->ops->hint(m->store, t, ids, columns);
         }
     }
@@ -107,21 +140,32 @@ void model_prefetch(model *m, const batch_plan *plan) {
 int model_step(model *m, const batch_plan *plan, step_result *out, err *e) {
     uint64_t start = clock_mono_ns();
     int rc = plan_check(m, plan, e);
-    if (rc != OK) { return rc; }
+    if (rc != OK) {
+        return rc;
+    }
     m->k.rc = OK;
-    for (int i = 0; i < STEP_N_PARTS; i++) { m->part_ns[i] = 0; }
+    for (int i = 0; i < STEP_N_PARTS; i++) {
+        m->part_ns[i] = 0;
+    }
     feed_pending(m, plan);
     int n_logits = plan_fill(m, plan);
     run_step(m, plan, n_logits);
     if (m->k.rc != OK) {
         engram_abandon(m);
-        if (e != NULL) { *e = m->k.error; }
+        if (e != NULL) {
+            *e = m->k.error;
+        }
         return err_add(e, m->k.rc, "step %llu", (unsigned long long)plan->id);
     }
     advance_slots(m, plan);
-    *out = (step_result){.n_rows = m->step_rows.rows.n, .n_logit_rows = n_logits, .logits = m->b.logits,
-                         .first_logit = m->b.first_logit, .is_finite = m->b.is_finite};
-    for (int i = 0; i < STEP_N_PARTS; i++) { out->part_ns[i] = m->part_ns[i]; }
+    *out = (step_result){.n_rows = m->step_rows.rows.n,
+        .n_logit_rows = n_logits,
+        .logits = m->b.logits,
+        .first_logit = m->b.first_logit,
+        .is_finite = m->b.is_finite};
+    for (int i = 0; i < STEP_N_PARTS; i++) {
+        out->part_ns[i] = m->part_ns[i];
+    }
     out->total_ns = clock_mono_ns() - start;
     return OK;
 }

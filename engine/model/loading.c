@@ -1,6 +1,5 @@
-/* Binds the weights of this rank: EXL3 matrices are repacked, BF16 and F32 ones are used where
- * they are mapped, the
- * other forms become BF16 (FP8, FP4: exact) or F32 (F16). */
+/* Binds the weights of this rank: EXL3 matrices are repacked, BF16 and F32 ones are used where they
+ * are mapped, the other forms become BF16 (FP8, FP4: exact) or F32 (F16). */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,8 +11,8 @@
 typedef struct loader {
     model *m;
     err *e;
-    int rc;          /* sticky */
-    char block[64];  /* "layers.3." or "mtp.0." or "" */
+    int rc;         /* sticky */
+    char block[64]; /* "layers.3." or "mtp.0." or "" */
 } loader;
 
 typedef struct weight_name {
@@ -35,8 +34,12 @@ static weight_name name_of(const loader *l, const char *fmt, ...) {
 
 static const float *load_floats(loader *l, const char *name, size_t n) {
     void *p = NULL;
-    if (l->rc == OK) { l->rc = model_new_memory(l->m, n * sizeof(float), &p, l->e); }
-    if (l->rc == OK && p != NULL) { l->rc = checkpoint_floats(l->m->ck, name, p, n, l->e); }
+    if (l->rc == OK) {
+        l->rc = model_new_memory(l->m, n * sizeof(float), &p, l->e);
+    }
+    if (l->rc == OK && p != NULL) {
+        l->rc = checkpoint_floats(l->m->ck, name, p, n, l->e);
+    }
     return l->rc == OK ? p : NULL;
 }
 
@@ -58,10 +61,14 @@ static void load_packed(loader *l, const linear_source *s, linear_weight *out) {
     model *m = l->m;
     out->form = MATRIX_EXL3;
     m->weight_bytes += exl3_linear_bytes(s->exl3.in, s->exl3.out, s->exl3.k2, s->exl3.codebook);
-    if (m->is_dry) { return; }
+    if (m->is_dry) {
+        return;
+    }
     exl3_linear *p = NULL;
     l->rc = exl3_linear_new(&s->exl3, &p, l->e);
-    if (l->rc != OK) { return; }
+    if (l->rc != OK) {
+        return;
+    }
     keep_packed(m, p);
     out->packed = p;
 }
@@ -81,7 +88,9 @@ static void convert_rows(loader *l, const linear_source *s, linear_weight *out) 
     out->form = is_exact_bf16 ? MATRIX_BF16 : MATRIX_F32;
     out->row_stride = n_in;
     l->rc = model_new_memory(l->m, n_in * n_out * (is_exact_bf16 ? 2 : 4), &p, l->e);
-    if (l->rc != OK || p == NULL) { return; }
+    if (l->rc != OK || p == NULL) {
+        return;
+    }
     out->data = p;
     if (!is_exact_bf16) {
         l->rc = linear_source_floats(s, p, l->e);
@@ -90,7 +99,9 @@ static void convert_rows(loader *l, const linear_source *s, linear_weight *out) 
     float *row = mem_array(n_in, sizeof(float));
     for (size_t o = 0; o < n_out; o++) {
         linear_source_rows(s, (int)o, 1, row);
-        for (size_t i = 0; i < n_in; i++) { ((uint16_t *)p)[o * n_in + i] = bf16_from_float(row[i]); }
+        for (size_t i = 0; i < n_in; i++) {
+            ((uint16_t *)p)[o * n_in + i] = bf16_from_float(row[i]);
+        }
     }
     mem_free(row);
 }
@@ -116,11 +127,17 @@ static void load_linear_named(loader *l, const char *name, linear_weight *out) {
     linear_source s;
     tp_part part;
     int rank_world[2] = {l->m->rank, l->m->world};
-    if (l->rc != OK) { return; }
+    if (l->rc != OK) {
+        return;
+    }
     l->rc = checkpoint_linear_part(l->m->ck, name, rank_world, &s, &part, l->e);
-    if (l->rc != OK) { return; }
+    if (l->rc != OK) {
+        return;
+    }
     CHECK_MSG(!part.is_absent, "%s is absent on rank %d", name, l->m->rank);
-    if (part.is_partial_sum && l->m->rank > 0) { s.exl3.bias = NULL; }
+    if (part.is_partial_sum && l->m->rank > 0) {
+        s.exl3.bias = NULL;
+    }
     bind_source(l, &s, out);
     l->rc = err_add(l->e, l->rc, "%s", name);
 }
@@ -131,22 +148,28 @@ static void load_linear(loader *l, const char *tail, linear_weight *out) {
 
 /* A plain [rows][cols] tensor by its full name, whole on every rank. */
 static void load_table(loader *l, const char *name, const int rows_cols[2], linear_weight *out) {
-    if (l->rc != OK) { return; }
+    if (l->rc != OK) {
+        return;
+    }
     const st_tensor *t = st_find(checkpoint_set(l->m->ck), name);
     uint64_t want = (uint64_t)rows_cols[0] * (uint64_t)rows_cols[1];
     if (t == NULL || st_elements(t) != want ||
         (t->dtype != ST_BF16 && t->dtype != ST_F16 && t->dtype != ST_F32)) {
-        l->rc = err_set(l->e, ERR_FORMAT, "tensor %s is missing or not a float tensor of %d x %d", name,
-                        rows_cols[0], rows_cols[1]);
+        l->rc = err_set(l->e, ERR_FORMAT, "tensor %s is missing or not a float tensor of %d x %d",
+            name, rows_cols[0], rows_cols[1]);
         return;
     }
-    linear_source s = {.kind = LINEAR_FLOAT, .in = rows_cols[1], .out = rows_cols[0], .dtype = t->dtype,
-                       .weight = t->data,
-                       .weight_stride = (size_t)rows_cols[1] * st_dtype_bytes(t->dtype)};
+    linear_source s = {.kind = LINEAR_FLOAT,
+        .in = rows_cols[1],
+        .out = rows_cols[0],
+        .dtype = t->dtype,
+        .weight = t->data,
+        .weight_stride = (size_t)rows_cols[1] * st_dtype_bytes(t->dtype)};
     bind_source(l, &s, out);
 }
 
-static void load_block_table(loader *l, const char *tail, const int rows_cols[2], linear_weight *out) {
+static void load_block_table(
+    loader *l, const char *tail, const int rows_cols[2], linear_weight *out) {
     load_table(l, name_of(l, "%s", tail).text, rows_cols, out);
 }
 
@@ -155,7 +178,8 @@ static void load_block_table(loader *l, const char *tail, const int rows_cols[2]
 static void load_streams(loader *l, const char *which, mhc_weights *w) {
     const model_config *c = &l->m->config;
     int n = c->n_streams * (c->n_streams + 2);
-    w->fn = load_floats(l, name_of(l, "%s_fn", which).text, (size_t)n * (size_t)(c->n_streams * c->n_embd));
+    w->fn = load_floats(
+        l, name_of(l, "%s_fn", which).text, (size_t)n * (size_t)(c->n_streams * c->n_embd));
     w->base = load_floats(l, name_of(l, "%s_base", which).text, (size_t)n);
     w->scale = load_floats(l, name_of(l, "%s_scale", which).text, 3);
 }
@@ -164,15 +188,17 @@ static void load_sources(loader *l, const layer_plan *p, block_weights *b) {
     const model_config *c = &l->m->config;
     if (p->i_kv_source >= 0) {
         load_linear(l, "attn.compressor.wkv", &b->comp_kv);
-        if (p->ratio > 1) { load_linear(l, "attn.compressor.wgate", &b->comp_gate); }
+        if (p->ratio > 1) {
+            load_linear(l, "attn.compressor.wgate", &b->comp_gate);
+        }
         b->comp_norm = load_vector(l, "attn.compressor.norm.weight", c->d_head);
         load_linear(l, "attn.indexer.wk", &b->index_k);
         b->index_k_norm = load_vector(l, "attn.indexer.k_norm.weight", c->d_index);
     }
     if (p->i_index_source >= 0) {
         load_linear(l, "attn.indexer.wq_b", &b->index_q);
-        load_block_table(l, "attn.indexer.weights_proj.weight", (int[2]){c->n_index_heads, c->n_embd},
-                         &b->index_w);
+        load_block_table(l, "attn.indexer.weights_proj.weight",
+            (int[2]){c->n_index_heads, c->n_embd}, &b->index_w);
     }
 }
 
@@ -187,7 +213,8 @@ static void load_attention(loader *l, const layer_plan *p, block_weights *b) {
     load_linear(l, "attn.wkv", &b->wkv);
     b->kv_norm = load_vector(l, "attn.kv_norm.weight", c->d_head);
     for (int g = 0; g < m->part.n_groups; g++) {
-        load_linear_named(l, name_of(l, "attn.wo_a.slice.%d", m->part.group0 + g).text, &b->wo_a[g]);
+        load_linear_named(
+            l, name_of(l, "attn.wo_a.slice.%d", m->part.group0 + g).text, &b->wo_a[g]);
     }
     load_linear(l, "attn.wo_b", &b->wo_b);
     load_sources(l, p, b);
@@ -218,9 +245,15 @@ static void load_engram(loader *l, block_weights *b) {
     const float *q = load_vector(l, "engram.q_weight", n);
     const float *k = load_vector(l, "engram.k_weight", n);
     void *qk = NULL;
-    if (l->rc == OK) { l->rc = model_new_memory(l->m, (size_t)n * sizeof(float), &qk, l->e); }
-    if (l->rc != OK || qk == NULL) { return; }
-    for (int i = 0; i < n; i++) { ((float *)qk)[i] = q[i] * k[i]; }
+    if (l->rc == OK) {
+        l->rc = model_new_memory(l->m, (size_t)n * sizeof(float), &qk, l->e);
+    }
+    if (l->rc != OK || qk == NULL) {
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        ((float *)qk)[i] = q[i] * k[i];
+    }
     b->engram_qk = qk;
 }
 
@@ -230,14 +263,16 @@ static void load_block(loader *l, int i) {
     block_weights *b = &l->m->blocks[i];
     bool is_stage = i >= c->n_layers;
     snprintf(l->block, sizeof(l->block), "%s.%d.", is_stage ? "mtp" : "layers",
-             is_stage ? i - c->n_layers : i);
+        is_stage ? i - c->n_layers : i);
     b->attn_norm = load_vector(l, "attn_norm.weight", c->n_embd);
     b->ffn_norm = load_vector(l, "ffn_norm.weight", c->n_embd);
     load_streams(l, "hc_attn", &b->hc_attn);
     load_streams(l, "hc_ffn", &b->hc_ffn);
     load_attention(l, p, b);
     load_experts(l, p, b);
-    if (p->i_engram >= 0) { load_engram(l, b); }
+    if (p->i_engram >= 0) {
+        load_engram(l, b);
+    }
 }
 
 static void load_draft(loader *l) {
@@ -251,8 +286,8 @@ static void load_draft(loader *l) {
     d->norm = load_vector(l, "norm.weight", c->n_embd);
     load_block_table(l, "markov_head.embed.weight", vocab_rank, &d->markov_embed);
     load_block_table(l, "markov_head.head.weight", vocab_rank, &d->markov_head);
-    load_block_table(l, "confidence_head.proj.weight", (int[2]){1, c->n_embd + c->markov_rank},
-                     &d->confidence);
+    load_block_table(
+        l, "confidence_head.proj.weight", (int[2]){1, c->n_embd + c->markov_rank}, &d->confidence);
 }
 
 int model_load_weights(model *m, err *e) {
@@ -262,13 +297,21 @@ int model_load_weights(model *m, err *e) {
     m->norm = load_vector(&l, "norm.weight", c->n_embd);
     load_linear(&l, "head", &m->head);
     int n = c->n_layers + (model_has_drafts(m) ? c->n_stages : 0);
-    for (int i = 0; i < n && l.rc == OK; i++) { load_block(&l, i); }
-    if (model_has_drafts(m)) { load_draft(&l); }
+    for (int i = 0; i < n && l.rc == OK; i++) {
+        load_block(&l, i);
+    }
+    if (model_has_drafts(m)) {
+        load_draft(&l);
+    }
     return l.rc;
 }
 
 void model_drop_weights(model *m) {
-    for (size_t i = 0; i < m->n_packed; i++) { exl3_linear_free(m->packed[i]); }
+    for (size_t i = 0; i < m->n_packed; i++) {
+        exl3_linear_free(m->packed[i]);
+    }
     mem_free(m->packed);
-    for (int i = 0; i < MODEL_MAX_LAYERS; i++) { mem_free(m->blocks[i].experts); }
+    for (int i = 0; i < MODEL_MAX_LAYERS; i++) {
+        mem_free(m->blocks[i].experts);
+    }
 }

@@ -1,27 +1,21 @@
 /* One loaded model (one rank) and the state of its streams: the forward pass over a batch plan,
  * drafting, paged KV.
  *
- * Threads: everything below belongs to one thread, the step thread, except model_info,
- * model_memory and
- * model_config_of, which any thread may call. The model has its own worker pool inside.
+ * Threads: everything below belongs to one thread, the step thread, except model_info, model_memory
+ * and model_config_of, which any thread may call. The model has its own worker pool inside.
  *
  * Words. A *slot* is the private state of one stream: length, window rings, compressor tails,
- * look-back tokens, draft
- * rings. A *page* holds page_tokens positions of every kv-source layer's packed compressed rows
- * and index keys; pages
- * belong to the caller (engine/run), who shares them between slots and cached prefixes and tells a
- * slot which pages it
- * reads and writes. A page is written only by steps of slots that list it at positions not yet
- * computed.
- * A *step* is one forward over rows of several slots mixed in one pass.
+ * look-back tokens, draft rings. A *page* holds page_tokens positions of every kv-source layer's
+ * packed compressed rows and index keys; pages belong to the caller (engine/run), who shares them
+ * between slots and cached prefixes and tells a slot which pages it reads and writes. A page is
+ * written only by steps of slots that list it at positions not yet computed. A *step* is one
+ * forward over rows of several slots mixed in one pass.
  *
- * Promises. The result of a row depends only on the tokens of its stream up to it, bit for bit:
- * not on the other rows
- * of the step, the chunking, the number of threads or the kind of span. Ranks of one world hold
- * equal bits. Nothing
- * allocates after model_open. A step that fails with ERR_ARG, ERR_FULL changed nothing; after any
- * other error the
- * slots of the plan are undefined (reset or load them), the others are untouched. */
+ * Promises. The result of a row depends only on the tokens of its stream up to it, bit for bit: not
+ * on the other rows of the step, the chunking, the number of threads or the kind of span. Ranks of
+ * one world hold equal bits. Nothing allocates after model_open. A step that fails with ERR_ARG,
+ * ERR_FULL changed nothing; after any other error the slots of the plan are undefined (reset or
+ * load them), the others are untouched. */
 #ifndef TANDEM_ENGINE_MODEL_MODEL_H
 #define TANDEM_ENGINE_MODEL_MODEL_H
 
@@ -61,20 +55,20 @@ typedef struct model_options {
                                  * DIR/tokenizer.json */
     /* For tests only. */
     model_rounding rounding;
-    bool has_exact_kv;          /* keep KV in float32, no fake quantization: slower, larger, not
+    bool has_exact_kv;   /* keep KV in float32, no fake quantization: slower, larger, not
                                  * the product */
-    bool has_float_exl3;        /* fp32 decode form of EXL3 linears instead of the integer form */
+    bool has_float_exl3; /* fp32 decode form of EXL3 linears instead of the integer form */
 } model_options;
 
 typedef struct model_memory_plan {
-    size_t weight_bytes;        /* resident weights of this rank */
-    size_t embedding_bytes;     /* of these: embedding and head */
-    size_t engram_bytes;        /* tables kept in memory (mapped) */
-    size_t page_bytes;          /* one KV page */
-    size_t pages_bytes;         /* all */
-    size_t slot_bytes;          /* one slot */
-    size_t slots_bytes;         /* all */
-    size_t scratch_bytes;       /* work space of a step */
+    size_t weight_bytes;    /* resident weights of this rank */
+    size_t embedding_bytes; /* of these: embedding and head */
+    size_t engram_bytes;    /* tables kept in memory (mapped) */
+    size_t page_bytes;      /* one KV page */
+    size_t pages_bytes;     /* all */
+    size_t slot_bytes;      /* one slot */
+    size_t slots_bytes;     /* all */
+    size_t scratch_bytes;   /* work space of a step */
     size_t total_bytes;
 } model_memory_plan;
 
@@ -84,19 +78,19 @@ typedef struct model_info {
     int n_slots, n_pages, page_tokens, max_rows, max_logit_rows, max_rollback;
     int64_t max_context;
     bool has_drafts;
-    int block;                  /* drafted tokens per model_draft; 0 without drafts */
+    int block; /* drafted tokens per model_draft; 0 without drafts */
     size_t page_bytes;
-    size_t snapshot_bytes;      /* size of a model_slot_save blob, the same at every length */
-    uint64_t layout_hash;       /* identifies page and snapshot layout (not the weights) */
-    char arithmetic[64];        /* e.g. "cpu avx512vnni" */
+    size_t snapshot_bytes; /* size of a model_slot_save blob, the same at every length */
+    uint64_t layout_hash;  /* identifies page and snapshot layout (not the weights) */
+    char arithmetic[64];   /* e.g. "cpu avx512vnni" */
     model_memory_plan memory;
 } model_info;
 
 /* Bytes model_open would take with these options, from the config and the file headers only. */
 int model_memory(const model_options *options, model_memory_plan *out, err *e);
-/* Loads the weights of this rank and allocates everything. ERR_NOT_FOUND, ERR_FORMAT,
- * ERR_MISMATCH, ERR_UNSUPPORTED,
- * ERR_MEMORY: the sentence names file, tensor or number and the remedy. *out is NULL on error. */
+/* Loads the weights of this rank and allocates everything. ERR_NOT_FOUND, ERR_FORMAT, ERR_MISMATCH,
+ * ERR_UNSUPPORTED, ERR_MEMORY: the sentence names file, tensor or number and the remedy. *out is
+ * NULL on error. */
 int model_open(const model_options *options, model **out, err *e);
 void model_close(model *m);
 void model_get_info(const model *m, model_info *out);
@@ -110,22 +104,28 @@ typedef enum plan_kind { PLAN_PROMPT, PLAN_DECODE, PLAN_VERIFY } plan_kind;
 
 typedef struct plan_span {
     int32_t slot;
-    int32_t n_rows;             /* VERIFY: at most max_rollback + 1 */
-    int64_t pos;                /* position of tokens[0]; must equal the slot's length */
-    const int32_t *tokens;      /* [n_rows], borrowed during the call */
-    uint8_t logits;             /* plan_logits */
-    uint8_t kind;               /* plan_kind */
+    int32_t n_rows;        /* VERIFY: at most max_rollback + 1 */
+    int64_t pos;           /* position of tokens[0]; must equal the slot's length */
+    const int32_t *tokens; /* [n_rows], borrowed during the call */
+    uint8_t logits;        /* plan_logits */
+    uint8_t kind;          /* plan_kind */
 } plan_span;
 
 typedef struct batch_plan {
-    uint64_t id;                /* same on every rank */
-    int32_t n_spans;            /* a slot occurs at most once */
+    uint64_t id;     /* same on every rank */
+    int32_t n_spans; /* a slot occurs at most once */
     const plan_span *spans;
 } batch_plan;
 
 typedef enum step_part {
-    STEP_PART_EMBED, STEP_PART_ENGRAM, STEP_PART_ATTENTION, STEP_PART_MOE, STEP_PART_HEAD,
-    STEP_PART_DRAFT_FEED, STEP_PART_EXCHANGE, STEP_N_PARTS
+    STEP_PART_EMBED,
+    STEP_PART_ENGRAM,
+    STEP_PART_ATTENTION,
+    STEP_PART_MOE,
+    STEP_PART_HEAD,
+    STEP_PART_DRAFT_FEED,
+    STEP_PART_EXCHANGE,
+    STEP_N_PARTS
 } step_part;
 
 typedef struct step_result {
@@ -152,24 +152,21 @@ int model_step(model *m, const batch_plan *plan, step_result *out, err *e);
 void model_slot_reset(model *m, int slot);
 int64_t model_slot_len(const model *m, int slot);
 /* pages[i] holds positions i * page_tokens ..; copied. n * page_tokens bounds what a step may
- * reach. Pages that hold
- * computed positions must keep their content; replacing one by a copy of itself is allowed between
- * steps. */
+ * reach. Pages that hold computed positions must keep their content; replacing one by a copy of
+ * itself is allowed between steps. */
 int model_slot_pages(model *m, int slot, const int32_t *pages, int n, err *e);
 /* Makes the first new_len positions final after a verify span and drops the rest (rollback).
- * new_len between the
- * length before that span and the current length; feeds the draft rings at the next step or draft.
- * */
+ * new_len between the length before that span and the current length; feeds the draft rings at the
+ * next step or draft. */
 int model_commit(model *m, int slot, int64_t new_len, err *e);
 /* Goes back to new_len: 0, or at most max_rollback below the current length and never below a
- * loaded snapshot's
- * length. Pages keep stale rows beyond; they are overwritten later. */
+ * loaded snapshot's length. Pages keep stale rows beyond; they are overwritten later. */
 int model_slot_truncate(model *m, int slot, int64_t new_len, err *e);
 /* Copies the private state (not the pages) at the current length; same model only. */
 int model_slot_copy(model *m, int dst, int src, err *e);
 /* Snapshot of the private state at the current length into blob [snapshot_bytes], and back into a
- * reset slot. The
- * pages of the same positions are saved by the caller. A blob of another layout: ERR_MISMATCH. */
+ * reset slot. The pages of the same positions are saved by the caller. A blob of another layout:
+ * ERR_MISMATCH. */
 int model_slot_save(model *m, int slot, void *blob, size_t size, err *e);
 int model_slot_load(model *m, int slot, const void *blob, size_t size, err *e);
 
@@ -183,50 +180,50 @@ int model_page_copy(model *m, int dst, int src, err *e);
 /* ---- drafts (DSpark) ---- */
 
 /* Picks a drafted token from logits [n_vocab] for request i; position is the drafted token's own.
- * */
-typedef int32_t (*draft_pick)(void *user, int i_request, int64_t position, const float *logits,
-                              int n_vocab);
+ */
+typedef int32_t (*draft_pick)(
+    void *user, int i_request, int64_t position, const float *logits, int n_vocab);
 
 typedef struct draft_request {
     int32_t slot;
-    int32_t token;              /* newest chosen token, not yet stepped; its position is the slot's
+    int32_t token; /* newest chosen token, not yet stepped; its position is the slot's
                                  * length */
 } draft_request;
 
 typedef struct draft_result {
     int32_t n_requests, block;
-    const int32_t *tokens;      /* [n_requests][block] */
-    const float *confidence;    /* [n_requests][block] logit that row i is kept if the earlier ones
+    const int32_t *tokens;   /* [n_requests][block] */
+    const float *confidence; /* [n_requests][block] logit that row i is kept if the earlier ones
                                  * are */
     uint64_t total_ns;
 } draft_result;
 
 /* One draft block per request. pick NULL: greedy. Leaves the slots' lengths as they are. */
 int model_draft(model *m, const draft_request *requests, int n, draft_pick pick, void *user,
-                draft_result *out, err *e);
+    draft_result *out, err *e);
 
 /* ---- inspection, for tests and tandem verify ---- */
 
 typedef enum tap_type { TAP_F32, TAP_I32, TAP_I64, TAP_U8 } tap_type;
 typedef struct tap_data {
-    const char *name;           /* the golden files' names: "attn_in", "hidden", "router_ids", .. */
-    int layer;                  /* -1: none; draft stages: 0.. with is_draft */
+    const char *name; /* the golden files' names: "attn_in", "hidden", "router_ids", .. */
+    int layer;        /* -1: none; draft stages: 0.. with is_draft */
     bool is_draft;
     tap_type type;
-    int n_rows, n_cols;         /* rows of the step in plan order */
-    size_t stride;              /* elements between rows */
-    void *data;                 /* host copy; a change is written back before the next operator
+    int n_rows, n_cols; /* rows of the step in plan order */
+    size_t stride;      /* elements between rows */
+    void *data;         /* host copy; a change is written back before the next operator
                                  * (negative controls) */
 } tap_data;
 typedef void (*model_tap)(void *user, const tap_data *t);
 /* Calls tap with intermediate values during steps and drafts; NULL switches it off (no cost then).
- * */
+ */
 void model_set_tap(model *m, model_tap tap, void *user);
 
 typedef enum model_rows { MODEL_ROWS_WINDOW, MODEL_ROWS_COMPRESSED, MODEL_ROWS_KEYS } model_rows;
 /* Decodes stored rows [first, first + n) of a layer to float: window rows by position, others by
  * compressed position. */
-int model_read_rows(model *m, int slot, model_rows what, int layer, int64_t first, int n,
-                    float *out, err *e);
+int model_read_rows(
+    model *m, int slot, model_rows what, int layer, int64_t first, int n, float *out, err *e);
 
 #endif

@@ -11,23 +11,23 @@ enum { MODEL_MAX_GROUPS = 256, MODEL_SNAPSHOT_MAGIC = 0x544d5353 };
 
 /* Weights of one block, this rank's part. Pointers are the model's or the checkpoint's memory. */
 typedef struct block_weights {
-    const float *attn_norm, *ffn_norm;      /* [n_embd] */
+    const float *attn_norm, *ffn_norm; /* [n_embd] */
     mhc_weights hc_attn, hc_ffn;
-    const float *sink;                      /* [local heads] */
+    const float *sink; /* [local heads] */
     const float *q_norm, *kv_norm;
     linear_weight wq_a, wq_b, wkv, wo_b;
-    linear_weight wo_a[MODEL_MAX_GROUPS];   /* [local groups] */
-    linear_weight comp_kv, comp_gate;       /* kv sources */
+    linear_weight wo_a[MODEL_MAX_GROUPS]; /* [local groups] */
+    linear_weight comp_kv, comp_gate;     /* kv sources */
     const float *comp_norm;
-    linear_weight index_q, index_w;         /* index sources */
-    linear_weight index_k;                  /* kv sources */
+    linear_weight index_q, index_w; /* index sources */
+    linear_weight index_k;          /* kv sources */
     const float *index_k_norm;
     linear_weight gate;
     const float *gate_bias;
-    expert_weights *experts;                /* [n_experts] */
+    expert_weights *experts; /* [n_experts] */
     expert_weights shared;
-    linear_weight engram_kv;                /* Engram layers */
-    const float *engram_qk;                 /* [S][n_embd] */
+    linear_weight engram_kv; /* Engram layers */
+    const float *engram_qk;  /* [S][n_embd] */
 } block_weights;
 
 typedef struct draft_weights {
@@ -47,13 +47,13 @@ typedef struct model_part {
 
 /* Private state of one stream; the device part lies in the slot slab. */
 typedef struct slot_state {
-    int64_t len;        /* computed positions */
-    int64_t high;       /* most positions ever computed since reset or load: bounds rollback */
-    int64_t floor;      /* truncation below this is not possible (a loaded snapshot's length) */
-    int64_t final_len;  /* positions known to be final: below len only after a verify span */
-    int64_t fed_len;    /* the draft rings hold positions below this */
+    int64_t len;       /* computed positions */
+    int64_t high;      /* most positions ever computed since reset or load: bounds rollback */
+    int64_t floor;     /* truncation below this is not possible (a loaded snapshot's length) */
+    int64_t final_len; /* positions known to be final: below len only after a verify span */
+    int64_t fed_len;   /* the draft rings hold positions below this */
     int n_pages;
-    int32_t *recent;    /* [recent_cap] token of position p at p % recent_cap */
+    int32_t *recent; /* [recent_cap] token of position p at p % recent_cap */
 } slot_state;
 
 /* Where things lie inside one slot's part of the slab, in bytes. */
@@ -76,10 +76,10 @@ typedef struct row_lists {
     batch_rows rows;
     int32_t *token, *slot, *span_row, *span_len; /* [max] */
     int64_t *pos, *span_pos;
-    int n_closed;                                /* ratio 2 groups that close in this pass */
+    int n_closed; /* ratio 2 groups that close in this pass */
     int32_t *closed_row, *closed_slot;
     int64_t *closed_group, *closed_pos;
-    int32_t *all_slot;                           /* ratio 1: every row closes its own group */
+    int32_t *all_slot; /* ratio 1: every row closes its own group */
     int64_t *all_group;
 } row_lists;
 
@@ -98,10 +98,10 @@ typedef struct buffers {
     void *moe_work;
     float *rope_a, *rope_b, *rope_pair;
     uint8_t *records[MODEL_MAX_ENGRAM];
-    int64_t *row_ids[MODEL_MAX_ENGRAM];     /* [rows][n_hashes], all columns */
-    int64_t *local_ids;                     /* [rows][local columns] of one table */
+    int64_t *row_ids[MODEL_MAX_ENGRAM]; /* [rows][n_hashes], all columns */
+    int64_t *local_ids;                 /* [rows][local columns] of one table */
     float *engram_x, *engram_kv;
-    float *taps;                            /* [rows][n_taps * n_embd] */
+    float *taps; /* [rows][n_taps * n_embd] */
     float *feed_x, *feed_main;
     float *head_x, *logits, *logits_part;
     int32_t *logit_rows, *first_logit;
@@ -112,7 +112,7 @@ typedef struct buffers {
 
 struct model {
     model_config config;
-    model_options options;      /* resolved: no zero that means a default */
+    model_options options; /* resolved: no zero that means a default */
     int n_threads;
     const kernels *ops;
     kernel_context k;
@@ -126,25 +126,25 @@ struct model {
     linear_weight embed, head;
     const float *norm;
     float *rope_frequency_a, *rope_frequency_b;
-    exl3_linear **packed;       /* every packed matrix, to free */
+    exl3_linear **packed; /* every packed matrix, to free */
     size_t n_packed, cap_packed;
-    void **owned;               /* every block from ops->mem_new */
+    void **owned; /* every block from ops->mem_new */
     size_t n_owned, cap_owned;
-    size_t weight_bytes;        /* counted while loading */
+    size_t weight_bytes; /* counted while loading */
     model_memory_plan memory;
-    bool is_dry;                /* counting bytes only */
+    bool is_dry; /* counting bytes only */
     /* state */
     kv_format window_format, compressed_format, key_format;
     slot_layout slot_at;
     page_layout page_at;
     slot_state *slots;
     uint8_t *slot_slab, *pages;
-    int32_t *page_table;        /* [n_slots][max_pages] */
+    int32_t *page_table; /* [n_slots][max_pages] */
     int max_pages;
     int recent_cap;
     /* Engram */
     engram_store *store, *own_store;
-    int32_t *token_class;       /* [n_vocab] */
+    int32_t *token_class; /* [n_vocab] */
     int32_t pad_class;
     int tickets[MODEL_MAX_ENGRAM];
     /* pass */
@@ -154,13 +154,13 @@ struct model {
     uint64_t part_ns[STEP_N_PARTS];
     model_tap tap;
     void *tap_user;
-    float *tap_score;           /* scores for the tap; made by model_set_tap */
+    float *tap_score; /* scores for the tap; made by model_set_tap */
 };
 
 /* ---- open.c, loading.c, buffers.c ---- */
 
 /* Memory of the back end that the model frees at close. In a dry run only counts and returns NULL.
- * */
+ */
 int model_new_memory(model *m, size_t bytes, void **out, err *e);
 int model_load_weights(model *m, err *e);
 void model_drop_weights(model *m);
@@ -222,8 +222,7 @@ void head_run(model *m, int n, float *out);
 /* ---- draft.c ---- */
 
 /* Adds a slot's final but not yet fed verify rows to feed_rows; draft_feed_run then writes all of
- * them into the draft
- * rings. */
+ * them into the draft rings. */
 void draft_feed_pending(model *m, int slot);
 void draft_feed_run(model *m);
 /* After a step: feeds its final rows, keeps the taps of verify rows for later. */

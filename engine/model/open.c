@@ -6,7 +6,9 @@
 #include "kernels/vec/vec.h"
 
 static void pick(int *value, int fallback) {
-    if (*value <= 0) { *value = fallback; }
+    if (*value <= 0) {
+        *value = fallback;
+    }
 }
 
 static int resolve_options(model *m, const model_options *o, err *e) {
@@ -20,19 +22,25 @@ static int resolve_options(model *m, const model_options *o, err *e) {
     pick(&r->max_rollback, 16);
     pick(&r->max_logit_rows, r->n_slots * ((model_has_drafts(m) ? c->block : 0) + 1));
     pick(&r->engram_timeout_ms, 5000);
-    if (r->max_context <= 0 || r->max_context > c->max_context) { r->max_context = c->max_context; }
+    if (r->max_context <= 0 || r->max_context > c->max_context) {
+        r->max_context = c->max_context;
+    }
     int threads = r->n_threads > 0 ? r->n_threads : thread_cpu_count();
     m->n_threads = threads > KERNEL_MAX_THREADS ? KERNEL_MAX_THREADS : threads;
-    if (r->n_threads <= 0 && m->n_threads > 16) { m->n_threads = 16; }
+    if (r->n_threads <= 0 && m->n_threads > 16) {
+        m->n_threads = 16;
+    }
     if (r->page_tokens % 2 != 0) {
-        return err_set(e, ERR_ARG, "page_tokens is %d; pages hold whole groups of two positions", r->page_tokens);
+        return err_set(e, ERR_ARG, "page_tokens is %d; pages hold whole groups of two positions",
+            r->page_tokens);
     }
     pick(&r->n_pages, r->n_slots * (int)((r->max_context + r->page_tokens - 1) / r->page_tokens));
     if (r->rank < 0 || r->rank >= r->world || (r->world > 1 && r->exchange == NULL)) {
         return err_set(e, ERR_ARG, "rank %d of %d without an exchange", r->rank, r->world);
     }
     if (r->backend != NULL && strcmp(r->backend, "cpu") != 0) {
-        return err_set(e, ERR_UNSUPPORTED, "this build has no back end named %s; it has cpu", r->backend);
+        return err_set(
+            e, ERR_UNSUPPORTED, "this build has no back end named %s; it has cpu", r->backend);
     }
     return OK;
 }
@@ -40,22 +48,33 @@ static int resolve_options(model *m, const model_options *o, err *e) {
 static void find_part(model *m) {
     const model_config *c = &m->config;
     int w = m->world, r = m->rank;
-    m->part = (model_part){.n_heads = c->n_heads / w, .head0 = r * (c->n_heads / w),
-                           .n_groups = c->o_groups / w, .group0 = r * (c->o_groups / w),
-                           .n_ff = c->n_ff / w, .n_vocab = c->n_vocab / w, .vocab0 = r * (c->n_vocab / w),
-                           .n_columns = c->n_hashes / w, .column0 = r * (c->n_hashes / w)};
+    m->part = (model_part){.n_heads = c->n_heads / w,
+        .head0 = r * (c->n_heads / w),
+        .n_groups = c->o_groups / w,
+        .group0 = r * (c->o_groups / w),
+        .n_ff = c->n_ff / w,
+        .n_vocab = c->n_vocab / w,
+        .vocab0 = r * (c->n_vocab / w),
+        .n_columns = c->n_hashes / w,
+        .column0 = r * (c->n_hashes / w)};
 }
 
 /* Everything that needs the config only. */
 static int prepare(model *m, const model_options *o, err *e) {
-    if (o->dir == NULL) { return err_set(e, ERR_ARG, "no model folder was given"); }
+    if (o->dir == NULL) {
+        return err_set(e, ERR_ARG, "no model folder was given");
+    }
     int rc = model_config_load(o->dir, &m->config, e);
     if (rc == OK) {
         m->options.without_drafts = o->without_drafts;
         rc = resolve_options(m, o, e);
     }
-    if (rc == OK) { rc = model_config_check_world(&m->config, m->options.world, e); }
-    if (rc != OK) { return rc; }
+    if (rc == OK) {
+        rc = model_config_check_world(&m->config, m->options.world, e);
+    }
+    if (rc != OK) {
+        return rc;
+    }
     m->ops = kernels_cpu();
     m->rank = m->options.rank;
     m->world = m->options.world;
@@ -76,21 +95,25 @@ static int prepare(model *m, const model_options *o, err *e) {
 }
 
 static int open_weights(model *m, err *e) {
-    checkpoint_options o = {.without_stages = !model_has_drafts(m),
-                            .without_engram = m->options.store != NULL};
+    checkpoint_options o = {
+        .without_stages = !model_has_drafts(m), .without_engram = m->options.store != NULL};
     int rc = checkpoint_open(m->options.dir, &m->config, &o, &m->ck, e);
-    if (rc == OK) { rc = model_load_weights(m, e); }
+    if (rc == OK) {
+        rc = model_load_weights(m, e);
+    }
     return rc;
 }
 
 int model_new_memory(model *m, size_t bytes, void **out, err *e) {
     *out = NULL;
     m->weight_bytes += bytes;
-    if (m->is_dry) { return OK; }
+    if (m->is_dry) {
+        return OK;
+    }
     void *p = m->ops->mem_new(bytes);
     if (p == NULL) {
-        return err_set(e, ERR_MEMORY, "no memory for %zu MiB; use a smaller context, fewer streams or pages",
-                       bytes >> 20);
+        return err_set(e, ERR_MEMORY,
+            "no memory for %zu MiB; use a smaller context, fewer streams or pages", bytes >> 20);
     }
     if (m->n_owned == m->cap_owned) {
         m->cap_owned = m->cap_owned == 0 ? 256 : m->cap_owned * 2;
@@ -103,18 +126,24 @@ int model_new_memory(model *m, size_t bytes, void **out, err *e) {
 
 static int open_engram(model *m, err *e) {
     const model_config *c = &m->config;
-    if (c->n_engram == 0) { return OK; }
+    if (c->n_engram == 0) {
+        return OK;
+    }
     if (m->options.store != NULL) {
         m->store = m->options.store;
         return OK;
     }
     engram_table tables[MODEL_MAX_ENGRAM];
     for (int i = 0; i < c->n_engram; i++) {
-        int rc = checkpoint_engram(m->ck, i, &tables[i].values, &tables[i].scales, &tables[i].n_rows, e);
-        if (rc != OK) { return rc; }
+        int rc =
+            checkpoint_engram(m->ck, i, &tables[i].values, &tables[i].scales, &tables[i].n_rows, e);
+        if (rc != OK) {
+            return rc;
+        }
         if (tables[i].n_rows != c->engram[i].n_rows) {
-            return err_set(e, ERR_MISMATCH, "the Engram table of layer %d has %lld rows, its hash needs %lld",
-                           c->engram[i].layer, (long long)tables[i].n_rows, (long long)c->engram[i].n_rows);
+            return err_set(e, ERR_MISMATCH,
+                "the Engram table of layer %d has %lld rows, its hash needs %lld",
+                c->engram[i].layer, (long long)tables[i].n_rows, (long long)c->engram[i].n_rows);
         }
     }
     int rc = engram_store_memory_open(tables, c->n_engram, c->d_engram, &m->own_store, e);
@@ -127,8 +156,12 @@ static int make_rope(model *m, err *e) {
     size_t bytes = (size_t)(c->d_rope / 2) * sizeof(float);
     void *a = NULL, *b = NULL;
     int rc = model_new_memory(m, bytes, &a, e);
-    if (rc == OK) { rc = model_new_memory(m, bytes, &b, e); }
-    if (rc != OK) { return rc; }
+    if (rc == OK) {
+        rc = model_new_memory(m, bytes, &b, e);
+    }
+    if (rc != OK) {
+        return rc;
+    }
     rope_yarn yarn = {c->yarn_factor, c->yarn_beta_fast, c->yarn_beta_slow, c->yarn_original};
     m->rope_frequency_a = a;
     m->rope_frequency_b = b;
@@ -142,16 +175,26 @@ static int make_state(model *m, err *e) {
     size_t slots = (size_t)o->n_slots;
     void *slab = NULL, *pages = NULL, *table = NULL, *work = NULL;
     int rc = model_new_memory(m, slots * m->slot_at.bytes, &slab, e);
-    if (rc == OK) { rc = model_new_memory(m, (size_t)o->n_pages * m->page_at.bytes, &pages, e); }
-    if (rc == OK) { rc = model_new_memory(m, slots * (size_t)m->max_pages * sizeof(int32_t), &table, e); }
-    if (rc == OK) { rc = model_new_memory(m, model_lay_out_buffers(m, NULL), &work, e); }
-    if (rc != OK) { return rc; }
+    if (rc == OK) {
+        rc = model_new_memory(m, (size_t)o->n_pages * m->page_at.bytes, &pages, e);
+    }
+    if (rc == OK) {
+        rc = model_new_memory(m, slots * (size_t)m->max_pages * sizeof(int32_t), &table, e);
+    }
+    if (rc == OK) {
+        rc = model_new_memory(m, model_lay_out_buffers(m, NULL), &work, e);
+    }
+    if (rc != OK) {
+        return rc;
+    }
     m->slot_slab = slab;
     m->pages = pages;
     m->page_table = table;
     (void)model_lay_out_buffers(m, work);
     m->slots = mem_array(slots, sizeof(*m->slots));
-    for (size_t i = 0; i < slots; i++) { m->slots[i].recent = mem_array((size_t)m->recent_cap, 4); }
+    for (size_t i = 0; i < slots; i++) {
+        m->slots[i].recent = mem_array((size_t)m->recent_cap, 4);
+    }
     return OK;
 }
 
@@ -179,11 +222,19 @@ int model_open(const model_options *options, model **out, err *e) {
     model *m = mem_alloc(sizeof(*m));
     *out = NULL;
     int rc = prepare(m, options, e);
-    if (rc == OK) { rc = open_weights(m, e); }
+    if (rc == OK) {
+        rc = open_weights(m, e);
+    }
     size_t weight_bytes = m->weight_bytes;
-    if (rc == OK) { rc = open_engram(m, e); }
-    if (rc == OK) { rc = model_load_classes(m, e); }
-    if (rc == OK) { rc = make_rope(m, e); }
+    if (rc == OK) {
+        rc = open_engram(m, e);
+    }
+    if (rc == OK) {
+        rc = model_load_classes(m, e);
+    }
+    if (rc == OK) {
+        rc = make_rope(m, e);
+    }
     if (rc == OK) {
         m->k.workers = pool_new(m->n_threads);
         m->n_threads = pool_size(m->k.workers);
@@ -199,10 +250,16 @@ int model_open(const model_options *options, model **out, err *e) {
 }
 
 void model_close(model *m) {
-    if (m == NULL) { return; }
-    for (int i = 0; m->slots != NULL && i < m->options.n_slots; i++) { mem_free(m->slots[i].recent); }
+    if (m == NULL) {
+        return;
+    }
+    for (int i = 0; m->slots != NULL && i < m->options.n_slots; i++) {
+        mem_free(m->slots[i].recent);
+    }
     mem_free(m->slots);
-    for (size_t i = 0; i < m->n_owned; i++) { m->ops->mem_free(m->owned[i]); }
+    for (size_t i = 0; i < m->n_owned; i++) {
+        m->ops->mem_free(m->owned[i]);
+    }
     mem_free(m->owned);
     model_drop_weights(m);
     mem_free(m->token_class);
@@ -217,19 +274,31 @@ int model_memory(const model_options *options, model_memory_plan *out, err *e) {
     model *m = mem_alloc(sizeof(*m));
     int rc = prepare(m, options, e);
     m->is_dry = true;
-    if (rc == OK) { rc = open_weights(m, e); }
-    if (rc == OK) { fill_memory(m, m->weight_bytes, out); }
+    if (rc == OK) {
+        rc = open_weights(m, e);
+    }
+    if (rc == OK) {
+        fill_memory(m, m->weight_bytes, out);
+    }
     model_close(m);
     return rc;
 }
 
 void model_get_info(const model *m, model_info *out) {
     const model_options *o = &m->options;
-    *out = (model_info){.config = &m->config, .rank = m->rank, .world = m->world, .n_threads = m->n_threads,
-                        .n_slots = o->n_slots, .n_pages = o->n_pages, .page_tokens = o->page_tokens,
-                        .max_rows = o->max_rows, .max_logit_rows = o->max_logit_rows,
-                        .max_rollback = o->max_rollback, .max_context = o->max_context,
-                        .has_drafts = model_has_drafts(m), .page_bytes = m->page_at.bytes};
+    *out = (model_info){.config = &m->config,
+        .rank = m->rank,
+        .world = m->world,
+        .n_threads = m->n_threads,
+        .n_slots = o->n_slots,
+        .n_pages = o->n_pages,
+        .page_tokens = o->page_tokens,
+        .max_rows = o->max_rows,
+        .max_logit_rows = o->max_logit_rows,
+        .max_rollback = o->max_rollback,
+        .max_context = o->max_context,
+        .has_drafts = model_has_drafts(m),
+        .page_bytes = m->page_at.bytes};
     out->block = out->has_drafts ? m->config.block : 0;
     out->snapshot_bytes = model_snapshot_bytes(m);
     out->layout_hash = model_layout_hash(m);

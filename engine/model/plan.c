@@ -3,34 +3,37 @@
 
 static int check_span(const model *m, const plan_span *s, int i, err *e) {
     const model_options *o = &m->options;
-    if (s->slot < 0 || s->slot >= o->n_slots || s->n_rows < 1 || s->tokens == NULL || s->kind > PLAN_VERIFY ||
-        s->logits > PLAN_LOGITS_ALL) {
-        return err_set(e, ERR_ARG, "span %d of the plan is malformed: slot %d of %d, %d rows", i, s->slot,
-                       o->n_slots, s->n_rows);
+    if (s->slot < 0 || s->slot >= o->n_slots || s->n_rows < 1 || s->tokens == NULL ||
+        s->kind > PLAN_VERIFY || s->logits > PLAN_LOGITS_ALL) {
+        return err_set(e, ERR_ARG, "span %d of the plan is malformed: slot %d of %d, %d rows", i,
+            s->slot, o->n_slots, s->n_rows);
     }
     const slot_state *slot = &m->slots[s->slot];
     if (s->pos != slot->len) {
         return err_set(e, ERR_ARG, "span %d starts at position %lld, slot %d stands at %lld", i,
-                       (long long)s->pos, s->slot, (long long)slot->len);
+            (long long)s->pos, s->slot, (long long)slot->len);
     }
     if (slot->final_len != slot->len) {
-        return err_set(e, ERR_ARG, "slot %d has %lld rows of a verify span that were never committed", s->slot,
-                       (long long)(slot->len - slot->final_len));
+        return err_set(e, ERR_ARG,
+            "slot %d has %lld rows of a verify span that were never committed", s->slot,
+            (long long)(slot->len - slot->final_len));
     }
     if (s->kind == PLAN_VERIFY && s->n_rows > o->max_rollback + 1) {
-        return err_set(e, ERR_ARG, "span %d verifies %d rows, at most %d can be rolled back", i, s->n_rows,
-                       o->max_rollback + 1);
+        return err_set(e, ERR_ARG, "span %d verifies %d rows, at most %d can be rolled back", i,
+            s->n_rows, o->max_rollback + 1);
     }
     int64_t end = s->pos + s->n_rows;
     int64_t room = (int64_t)slot->n_pages * o->page_tokens;
     if (end > o->max_context || end > room) {
-        return err_set(e, ERR_FULL, "span %d ends at position %lld; the context limit is %lld, slot %d has pages "
-                       "for %lld", i, (long long)end, (long long)o->max_context, s->slot, (long long)room);
+        return err_set(e, ERR_FULL,
+            "span %d ends at position %lld; the context limit is %lld, slot %d has pages "
+            "for %lld",
+            i, (long long)end, (long long)o->max_context, s->slot, (long long)room);
     }
     for (int r = 0; r < s->n_rows; r++) {
         if (s->tokens[r] < 0 || s->tokens[r] >= m->config.n_vocab) {
-            return err_set(e, ERR_ARG, "token %d of span %d is %d; the vocabulary has %d entries", r, i,
-                           s->tokens[r], m->config.n_vocab);
+            return err_set(e, ERR_ARG, "token %d of span %d is %d; the vocabulary has %d entries",
+                r, i, s->tokens[r], m->config.n_vocab);
         }
     }
     return OK;
@@ -44,11 +47,13 @@ int plan_check(const model *m, const batch_plan *plan, err *e) {
     int64_t n_rows = 0, n_logits = 0;
     if (plan->n_spans < 1 || plan->n_spans > m->options.n_slots || plan->spans == NULL) {
         return err_set(e, ERR_ARG, "a plan of %d spans; 1 to %d are possible", plan->n_spans,
-                       m->options.n_slots);
+            m->options.n_slots);
     }
     for (int i = 0; i < plan->n_spans; i++) {
         int rc = check_span(m, &plan->spans[i], i, e);
-        if (rc != OK) { return rc; }
+        if (rc != OK) {
+            return rc;
+        }
         for (int j = 0; j < i; j++) {
             if (plan->spans[j].slot == plan->spans[i].slot) {
                 return err_set(e, ERR_ARG, "slot %d occurs twice in a plan", plan->spans[i].slot);
@@ -59,8 +64,7 @@ int plan_check(const model *m, const batch_plan *plan, err *e) {
     }
     if (n_rows > m->options.max_rows || n_logits > m->options.max_logit_rows) {
         return err_set(e, ERR_ARG, "a plan of %lld rows and %lld logit rows; at most %d and %d fit",
-                       (long long)n_rows, (long long)n_logits, m->options.max_rows,
-                       m->options.max_logit_rows);
+            (long long)n_rows, (long long)n_logits, m->options.max_rows, m->options.max_logit_rows);
     }
     return OK;
 }
@@ -68,7 +72,9 @@ int plan_check(const model *m, const batch_plan *plan, err *e) {
 void row_lists_close(row_lists *l) {
     l->n_closed = 0;
     for (int i = 0; i < l->rows.n; i++) {
-        if (l->pos[i] % 2 == 0) { continue; }
+        if (l->pos[i] % 2 == 0) {
+            continue;
+        }
         l->closed_row[l->n_closed] = i;
         l->closed_slot[l->n_closed] = l->slot[i];
         l->closed_group[l->n_closed] = l->pos[i] / 2;
@@ -100,7 +106,9 @@ static void fill_row(model *m, const plan_span *s, int first, int r) {
     l->span_row[i] = first;
     l->span_pos[i] = s->pos;
     l->span_len[i] = s->n_rows;
-    if (m->config.n_engram == 0) { return; }
+    if (m->config.n_engram == 0) {
+        return;
+    }
     int32_t history[MODEL_MAX_NGRAM];
     history_of(m, s, r, history);
     for (int t = 0; t < m->config.n_engram; t++) {
@@ -115,10 +123,14 @@ int plan_fill(model *m, const batch_plan *plan) {
     for (int i = 0; i < plan->n_spans; i++) {
         const plan_span *s = &plan->spans[i];
         int first = l->rows.n, n = logit_rows_of(s);
-        for (int r = 0; r < s->n_rows; r++) { fill_row(m, s, first, r); }
+        for (int r = 0; r < s->n_rows; r++) {
+            fill_row(m, s, first, r);
+        }
         l->rows.n += s->n_rows;
         m->b.first_logit[i] = n == 0 ? -1 : n_logits;
-        for (int r = 0; r < n; r++) { m->b.logit_rows[n_logits++] = first + s->n_rows - n + r; }
+        for (int r = 0; r < n; r++) {
+            m->b.logit_rows[n_logits++] = first + s->n_rows - n + r;
+        }
     }
     row_lists_close(l);
     return n_logits;

@@ -3,9 +3,8 @@
 
 #include "engine/model/model_internal.h"
 
-/* Head of a snapshot. The body: for each layer and stage its last `window` ring rows, oldest
- * first, and the tail row of
- * the last position where there is a tail ring; then the look-back tokens. */
+/* Head of a snapshot. The body: for each layer and stage its last `window` ring rows, oldest first,
+ * and the tail row of the last position where there is a tail ring; then the look-back tokens. */
 typedef struct snapshot_head {
     uint32_t magic, version;
     uint64_t layout;
@@ -15,7 +14,9 @@ typedef struct snapshot_head {
 enum { SNAPSHOT_VERSION = 1 };
 
 static int check_slot(const model *m, int slot, err *e) {
-    if (slot >= 0 && slot < m->options.n_slots) { return OK; }
+    if (slot >= 0 && slot < m->options.n_slots) {
+        return OK;
+    }
     return err_set(e, ERR_ARG, "slot %d; there are %d", slot, m->options.n_slots);
 }
 
@@ -33,17 +34,22 @@ int64_t model_slot_len(const model *m, int slot) {
 
 int model_slot_pages(model *m, int slot, const int32_t *pages, int n, err *e) {
     int rc = check_slot(m, slot, e);
-    if (rc != OK) { return rc; }
+    if (rc != OK) {
+        return rc;
+    }
     if (n < 0 || n > m->max_pages) {
-        return err_set(e, ERR_ARG, "%d pages for slot %d; the context limit needs %d", n, slot, m->max_pages);
+        return err_set(
+            e, ERR_ARG, "%d pages for slot %d; the context limit needs %d", n, slot, m->max_pages);
     }
     for (int i = 0; i < n; i++) {
         if (pages[i] < 0 || pages[i] >= m->options.n_pages) {
-            return err_set(e, ERR_ARG, "page %d of slot %d is number %d; there are %d", i, slot, pages[i],
-                           m->options.n_pages);
+            return err_set(e, ERR_ARG, "page %d of slot %d is number %d; there are %d", i, slot,
+                pages[i], m->options.n_pages);
         }
     }
-    if (n > 0) { memcpy(m->page_table + (size_t)slot * (size_t)m->max_pages, pages, (size_t)n * 4); }
+    if (n > 0) {
+        memcpy(m->page_table + (size_t)slot * (size_t)m->max_pages, pages, (size_t)n * 4);
+    }
     m->slots[slot].n_pages = n;
     return OK;
 }
@@ -51,16 +57,20 @@ int model_slot_pages(model *m, int slot, const int32_t *pages, int n, err *e) {
 static void set_len(slot_state *s, int64_t len) {
     s->len = len;
     s->final_len = len;
-    if (s->fed_len > len) { s->fed_len = len; }
+    if (s->fed_len > len) {
+        s->fed_len = len;
+    }
 }
 
 int model_commit(model *m, int slot, int64_t new_len, err *e) {
     int rc = check_slot(m, slot, e);
-    if (rc != OK) { return rc; }
+    if (rc != OK) {
+        return rc;
+    }
     slot_state *s = &m->slots[slot];
     if (new_len < s->final_len || new_len > s->len) {
         return err_set(e, ERR_ARG, "slot %d: commit to %lld; final are %lld, computed %lld", slot,
-                       (long long)new_len, (long long)s->final_len, (long long)s->len);
+            (long long)new_len, (long long)s->final_len, (long long)s->len);
     }
     set_len(s, new_len);
     return OK;
@@ -68,7 +78,9 @@ int model_commit(model *m, int slot, int64_t new_len, err *e) {
 
 int model_slot_truncate(model *m, int slot, int64_t new_len, err *e) {
     int rc = check_slot(m, slot, e);
-    if (rc != OK) { return rc; }
+    if (rc != OK) {
+        return rc;
+    }
     slot_state *s = &m->slots[slot];
     if (new_len == s->len) {
         set_len(s, new_len);
@@ -76,9 +88,11 @@ int model_slot_truncate(model *m, int slot, int64_t new_len, err *e) {
     }
     bool is_reachable = new_len >= s->floor && new_len >= s->high - m->options.max_rollback;
     if (new_len < 0 || new_len > s->len || (new_len > 0 && !is_reachable)) {
-        return err_set(e, ERR_ARG, "slot %d cannot go back from %lld to %lld; at most %d positions and not below "
-                       "%lld", slot, (long long)s->high, (long long)new_len, m->options.max_rollback,
-                       (long long)s->floor);
+        return err_set(e, ERR_ARG,
+            "slot %d cannot go back from %lld to %lld; at most %d positions and not below "
+            "%lld",
+            slot, (long long)s->high, (long long)new_len, m->options.max_rollback,
+            (long long)s->floor);
     }
     if (new_len == 0) {
         s->high = 0;
@@ -90,14 +104,18 @@ int model_slot_truncate(model *m, int slot, int64_t new_len, err *e) {
 
 int model_slot_copy(model *m, int dst, int src, err *e) {
     int rc = check_slot(m, dst, e);
-    if (rc == OK) { rc = check_slot(m, src, e); }
-    if (rc != OK || dst == src) { return rc; }
+    if (rc == OK) {
+        rc = check_slot(m, src, e);
+    }
+    if (rc != OK || dst == src) {
+        return rc;
+    }
     const slot_state *from = &m->slots[src];
     slot_state *to = &m->slots[dst];
     int32_t *recent = to->recent;
     int n_pages = to->n_pages;
-    memcpy(m->slot_slab + (size_t)dst * m->slot_at.bytes, m->slot_slab + (size_t)src * m->slot_at.bytes,
-           m->slot_at.bytes);
+    memcpy(m->slot_slab + (size_t)dst * m->slot_at.bytes,
+        m->slot_slab + (size_t)src * m->slot_at.bytes, m->slot_at.bytes);
     memcpy(recent, from->recent, (size_t)m->recent_cap * sizeof(*recent));
     *to = *from;
     to->recent = recent;
@@ -120,22 +138,25 @@ size_t model_snapshot_bytes(const model *m) {
     size_t bytes = sizeof(snapshot_head) + MODEL_MAX_NGRAM * sizeof(int32_t);
     for (int i = 0; i < n_rings(m); i++) {
         bytes += (size_t)c->window * kv_row_bytes(m->window_format, c->d_head);
-        if (has_tail(m, i)) { bytes += 2 * (size_t)c->d_head * sizeof(float); }
+        if (has_tail(m, i)) {
+            bytes += 2 * (size_t)c->d_head * sizeof(float);
+        }
     }
     return bytes;
 }
 
 uint64_t model_layout_hash(const model *m) {
     const model_config *c = &m->config;
-    const int64_t values[] = {SNAPSHOT_VERSION, c->n_layers, n_rings(m), c->window, c->d_head, c->d_index,
-                              m->options.page_tokens, m->window_format, m->compressed_format, m->key_format,
-                              c->n_kv_sources, m->world};
+    const int64_t values[] = {SNAPSHOT_VERSION, c->n_layers, n_rings(m), c->window, c->d_head,
+        c->d_index, m->options.page_tokens, m->window_format, m->compressed_format, m->key_format,
+        c->n_kv_sources, m->world};
     uint64_t hash = 14695981039346656037u;
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
         hash = (hash ^ (uint64_t)values[i]) * 1099511628211u;
     }
     for (int i = 0; i < c->n_layers; i++) {
-        hash = (hash ^ (uint64_t)(c->layers[i].ratio * 8 + (int)c->layers[i].mode)) * 1099511628211u;
+        hash =
+            (hash ^ (uint64_t)(c->layers[i].ratio * 8 + (int)c->layers[i].mode)) * 1099511628211u;
     }
     return hash;
 }
@@ -147,11 +168,15 @@ static void move_rows(model *m, int slot, uint8_t *at, bool is_load) {
     for (int i = 0; i < n_rings(m); i++) {
         kv_ring ring = model_window_ring(m, i);
         for (int64_t p = len - c->window; p < len; p++, at += ring.row_bytes) {
-            if (p < 0) { continue; }
+            if (p < 0) {
+                continue;
+            }
             uint8_t *row = kv_ring_row(&ring, slot, p);
             memcpy(is_load ? row : at, is_load ? at : row, ring.row_bytes);
         }
-        if (!has_tail(m, i)) { continue; }
+        if (!has_tail(m, i)) {
+            continue;
+        }
         kv_ring tail = model_tail_ring(m, i);
         if (len > 0) {
             uint8_t *row = kv_ring_row(&tail, slot, len - 1);
@@ -160,19 +185,25 @@ static void move_rows(model *m, int slot, uint8_t *at, bool is_load) {
         at += tail.row_bytes;
     }
     for (int back = 1; back <= MODEL_MAX_NGRAM; back++, at += sizeof(int32_t)) {
-        if (len < back) { continue; }
+        if (len < back) {
+            continue;
+        }
         int32_t *token = &m->slots[slot].recent[(len - back) % m->recent_cap];
-        memcpy(is_load ? (void *)token : (void *)at, is_load ? (void *)at : (void *)token, sizeof(int32_t));
+        memcpy(is_load ? (void *)token : (void *)at, is_load ? (void *)at : (void *)token,
+            sizeof(int32_t));
     }
 }
 
 int model_slot_save(model *m, int slot, void *blob, size_t size, err *e) {
     int rc = check_slot(m, slot, e);
-    if (rc != OK) { return rc; }
+    if (rc != OK) {
+        return rc;
+    }
     const slot_state *s = &m->slots[slot];
     if (size < model_snapshot_bytes(m) || s->final_len != s->len) {
-        return err_set(e, ERR_ARG, "snapshot of slot %d: %zu bytes given, %zu needed, %lld rows uncommitted", slot,
-                       size, model_snapshot_bytes(m), (long long)(s->len - s->final_len));
+        return err_set(e, ERR_ARG,
+            "snapshot of slot %d: %zu bytes given, %zu needed, %lld rows uncommitted", slot, size,
+            model_snapshot_bytes(m), (long long)(s->len - s->final_len));
     }
     if (model_has_drafts(m)) {
         m->k.rc = OK;
@@ -190,16 +221,19 @@ int model_slot_save(model *m, int slot, void *blob, size_t size, err *e) {
 int model_slot_load(model *m, int slot, const void *blob, size_t size, err *e) {
     snapshot_head head;
     int rc = check_slot(m, slot, e);
-    if (rc != OK) { return rc; }
+    if (rc != OK) {
+        return rc;
+    }
     if (size < model_snapshot_bytes(m)) {
         return err_set(e, ERR_MISMATCH, "a snapshot of %zu bytes; this model's have %zu", size,
-                       model_snapshot_bytes(m));
+            model_snapshot_bytes(m));
     }
     memcpy(&head, blob, sizeof(head));
     if (head.magic != MODEL_SNAPSHOT_MAGIC || head.version != SNAPSHOT_VERSION ||
         head.layout != model_layout_hash(m) || head.len < 0 || head.len > m->options.max_context) {
-        return err_set(e, ERR_MISMATCH, "the snapshot was made by another layout (%016llx, this is %016llx)",
-                       (unsigned long long)head.layout, (unsigned long long)model_layout_hash(m));
+        return err_set(e, ERR_MISMATCH,
+            "the snapshot was made by another layout (%016llx, this is %016llx)",
+            (unsigned long long)head.layout, (unsigned long long)model_layout_hash(m));
     }
     slot_state *s = &m->slots[slot];
     s->len = s->high = s->floor = s->final_len = s->fed_len = head.len;
@@ -211,28 +245,36 @@ int model_slot_load(model *m, int slot, const void *blob, size_t size, err *e) {
 /* ---- pages ---- */
 
 static int check_page(const model *m, int page, err *e) {
-    if (page >= 0 && page < m->options.n_pages) { return OK; }
+    if (page >= 0 && page < m->options.n_pages) {
+        return OK;
+    }
     return err_set(e, ERR_ARG, "page %d; there are %d", page, m->options.n_pages);
 }
 
 int model_page_read(model *m, int page, void *out, err *e) {
     int rc = check_page(m, page, e);
-    if (rc == OK) { memcpy(out, m->pages + (size_t)page * m->page_at.bytes, m->page_at.bytes); }
+    if (rc == OK) {
+        memcpy(out, m->pages + (size_t)page * m->page_at.bytes, m->page_at.bytes);
+    }
     return rc;
 }
 
 int model_page_write(model *m, int page, const void *data, err *e) {
     int rc = check_page(m, page, e);
-    if (rc == OK) { memcpy(m->pages + (size_t)page * m->page_at.bytes, data, m->page_at.bytes); }
+    if (rc == OK) {
+        memcpy(m->pages + (size_t)page * m->page_at.bytes, data, m->page_at.bytes);
+    }
     return rc;
 }
 
 int model_page_copy(model *m, int dst, int src, err *e) {
     int rc = check_page(m, dst, e);
-    if (rc == OK) { rc = check_page(m, src, e); }
+    if (rc == OK) {
+        rc = check_page(m, src, e);
+    }
     if (rc == OK && dst != src) {
         memcpy(m->pages + (size_t)dst * m->page_at.bytes, m->pages + (size_t)src * m->page_at.bytes,
-               m->page_at.bytes);
+            m->page_at.bytes);
     }
     return rc;
 }

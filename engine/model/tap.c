@@ -7,30 +7,37 @@ void model_set_tap(model *m, model_tap tap, void *user) {
     mem_free(m->tap_score);
     m->tap_score = NULL;
     if (tap != NULL && m->config.n_index_sources > 0) {
-        m->tap_score = mem_array((size_t)m->rows_cap * (size_t)m->options.max_context, sizeof(float));
+        m->tap_score =
+            mem_array((size_t)m->rows_cap * (size_t)m->options.max_context, sizeof(float));
     }
 }
 
 void tap_give(model *m, const tap_data *t) {
-    if (m->tap != NULL && m->k.rc == OK) { m->tap(m->tap_user, t); }
+    if (m->tap != NULL && m->k.rc == OK) {
+        m->tap(m->tap_user, t);
+    }
 }
 
 void tap_floats(model *m, const char *name, int layer, int n_cols, float *data) {
-    if (m->tap == NULL) { return; }
-    tap_give(m, &(tap_data){name, layer, false, TAP_F32, m->step_rows.rows.n, n_cols, (size_t)n_cols, data});
+    if (m->tap == NULL) {
+        return;
+    }
+    tap_give(m, &(tap_data){name, layer, false, TAP_F32, m->step_rows.rows.n, n_cols,
+                    (size_t)n_cols, data});
 }
 
 void tap_draft_floats(model *m, const char *name, int stage, int n_cols, float *data) {
-    tap_give(m, &(tap_data){name, stage, true, TAP_F32, m->draft_rows.rows.n, n_cols, (size_t)n_cols, data});
+    tap_give(m, &(tap_data){name, stage, true, TAP_F32, m->draft_rows.rows.n, n_cols,
+                    (size_t)n_cols, data});
 }
 
 void tap_embed(model *m) {
     const model_config *c = &m->config;
     tap_give(m, &(tap_data){"embed", -1, false, TAP_F32, m->step_rows.rows.n, c->n_embd,
-                            (size_t)(c->n_streams * c->n_embd), m->b.h});
+                    (size_t)(c->n_streams * c->n_embd), m->b.h});
     for (int t = 0; t < c->n_engram; t++) {
-        tap_give(m, &(tap_data){"engram_ids", c->engram[t].layer, false, TAP_I64, m->step_rows.rows.n,
-                                c->n_hashes, (size_t)c->n_hashes, m->b.row_ids[t]});
+        tap_give(m, &(tap_data){"engram_ids", c->engram[t].layer, false, TAP_I64,
+                        m->step_rows.rows.n, c->n_hashes, (size_t)c->n_hashes, m->b.row_ids[t]});
     }
 }
 
@@ -45,7 +52,9 @@ static void give_selection(model *m, const char *name, int layer) {
     const model_config *c = &m->config;
     int n = m->step_rows.rows.n, k = c->index_topk;
     for (int r = 0; r < n; r++) {
-        for (int i = m->b.n_selected[r]; i < k; i++) { m->b.selection[(size_t)r * (size_t)k + (size_t)i] = -1; }
+        for (int i = m->b.n_selected[r]; i < k; i++) {
+            m->b.selection[(size_t)r * (size_t)k + (size_t)i] = -1;
+        }
     }
     tap_give(m, &(tap_data){name, layer, false, TAP_I32, n, k, (size_t)k, m->b.selection});
 }
@@ -54,16 +63,18 @@ void tap_selection(model *m, int layer) {
     const model_config *c = &m->config;
     int n = m->step_rows.rows.n;
     tap_give(m, &(tap_data){"index_score", layer, false, TAP_F32, n, (int)m->options.max_context,
-                            (size_t)m->options.max_context, m->tap_score});
+                    (size_t)m->options.max_context, m->tap_score});
     give_selection(m, "index_ids", layer);
-    if (!c->layers[layer].is_candidate_source) { return; }
+    if (!c->layers[layer].is_candidate_source) {
+        return;
+    }
     for (int r = 0; r < n; r++) {
         for (int i = m->b.n_blocks[r]; i < c->candidate_blocks; i++) {
             m->b.blocks[(size_t)r * (size_t)c->candidate_blocks + (size_t)i] = -1;
         }
     }
     tap_give(m, &(tap_data){"candidate_blocks", layer, false, TAP_I32, n, c->candidate_blocks,
-                            (size_t)c->candidate_blocks, m->b.blocks});
+                    (size_t)c->candidate_blocks, m->b.blocks});
 }
 
 void tap_used(model *m, int layer) {
@@ -74,8 +85,10 @@ void tap_router(model *m, int i, int n_used, bool is_draft) {
     int n = is_draft ? m->draft_rows.rows.n : m->step_rows.rows.n;
     int layer = is_draft ? i - m->config.n_layers : i;
     size_t k = (size_t)n_used;
-    tap_give(m, &(tap_data){"router_ids", layer, is_draft, TAP_I32, n, n_used, k, m->b.router_expert});
-    tap_give(m, &(tap_data){"router_w", layer, is_draft, TAP_F32, n, n_used, k, m->b.router_weight});
+    tap_give(
+        m, &(tap_data){"router_ids", layer, is_draft, TAP_I32, n, n_used, k, m->b.router_expert});
+    tap_give(
+        m, &(tap_data){"router_w", layer, is_draft, TAP_F32, n, n_used, k, m->b.router_weight});
 }
 
 /* Logits of drafted position i, one row per request, Markov bias included. */
@@ -84,19 +97,20 @@ void tap_draft_logits(model *m, int i, int n) {
     tap_give(m, &(tap_data){"logits", i, true, TAP_F32, n, v, (size_t)v, m->b.draft_logits});
 }
 
-int model_read_rows(model *m, int slot, model_rows what, int layer, int64_t first, int n,
-                    float *out, err *e) {
+int model_read_rows(
+    model *m, int slot, model_rows what, int layer, int64_t first, int n, float *out, err *e) {
     const model_config *c = &m->config;
     bool is_layer = layer >= 0 && layer < c->n_layers + (model_has_drafts(m) ? c->n_stages : 0);
     if (slot < 0 || slot >= m->options.n_slots || !is_layer || first < 0 || n < 0 ||
         (what != MODEL_ROWS_WINDOW && c->layers[layer].i_kv_source < 0)) {
-        return err_set(e, ERR_ARG, "no stored rows of kind %d for slot %d, layer %d", (int)what, slot, layer);
+        return err_set(
+            e, ERR_ARG, "no stored rows of kind %d for slot %d, layer %d", (int)what, slot, layer);
     }
     bool is_window = what == MODEL_ROWS_WINDOW, is_key = what == MODEL_ROWS_KEYS;
     int64_t rows = m->slots[slot].len / (is_window ? 1 : c->layers[layer].ratio);
     if (first + n > rows || (is_window && first < m->slots[slot].len - c->window)) {
-        return err_set(e, ERR_ARG, "rows %lld to %lld of slot %d, layer %d are not stored", (long long)first,
-                       (long long)(first + n), slot, layer);
+        return err_set(e, ERR_ARG, "rows %lld to %lld of slot %d, layer %d are not stored",
+            (long long)first, (long long)(first + n), slot, layer);
     }
     kv_format f = is_window ? m->window_format : is_key ? m->key_format : m->compressed_format;
     int d = is_key ? c->d_index : c->d_head;

@@ -6,8 +6,8 @@
 #include "kernels/vec/vec.h"
 
 /* Consecutive rows of one span are handled together: their windows overlap, and as long as every
- * compressed row is
- * selected, so do their selections; each cache row is then unpacked once for the tile. */
+ * compressed row is selected, so do their selections; each cache row is then unpacked once for the
+ * tile. */
 enum { ATTN_TILE = 8, ATTN_BLOCK_ROWS = 16, ATTN_INLINE_PRODUCTS = 100000 };
 
 typedef struct attn_job {
@@ -19,12 +19,12 @@ typedef struct attn_job {
 
 /* Rows unpacked for a tile. */
 typedef struct attn_list {
-    float *rows;       /* [window part][d], then [compressed part][d] */
-    float *scores;     /* of one row and head */
-    int64_t window0;   /* position of rows[0] */
+    float *rows;     /* [window part][d], then [compressed part][d] */
+    float *scores;   /* of one row and head */
+    int64_t window0; /* position of rows[0] */
     int n_window;
-    bool is_shared;    /* the compressed part holds positions 0.. in order */
-    bool is_bf16;      /* weights of the sum are rounded, the denominator is not */
+    bool is_shared; /* the compressed part holds positions 0.. in order */
+    bool is_bf16;   /* weights of the sum are rounded, the denominator is not */
     int n_compressed;
 } attn_list;
 
@@ -64,7 +64,7 @@ static void unpack_selection(const attn_args *a, attn_list *l, int row) {
     l->n_compressed = a->n_selected[row];
     for (int i = 0; i < l->n_compressed; i++) {
         kv_unpack(a->compressed_format, kv_paged_row(&a->pages, a->batch.slot[row], list[i]), a->d,
-                  l->rows + (size_t)(l->n_window + i) * (size_t)a->d);
+            l->rows + (size_t)(l->n_window + i) * (size_t)a->d);
     }
 }
 
@@ -79,13 +79,15 @@ static void dots(const float *q, const float *rows, int n_rows, int d, float *sc
     for (int i = 0; i < n_rows; i += VEC_MAX_ROWS) {
         int n = n_rows - i < VEC_MAX_ROWS ? n_rows - i : VEC_MAX_ROWS;
         const float *x[VEC_MAX_ROWS];
-        for (int r = 0; r < n; r++) { x[r] = rows + (size_t)(i + r) * (size_t)d; }
+        for (int r = 0; r < n; r++) {
+            x[r] = rows + (size_t)(i + r) * (size_t)d;
+        }
         v->dot_rows(q, x, n, d, score + i);
     }
 }
 
-static void attend(const attn_args *a, const attn_range *g, const float *q, float *o, attn_list *l,
-                   int head) {
+static void attend(
+    const attn_args *a, const attn_range *g, const float *q, float *o, attn_list *l, int head) {
     const vec_ops *v = vec();
     int n = g->n_window + g->n_compressed, d = a->d;
     float *score = l->scores, *second = score + g->n_window;
@@ -93,11 +95,17 @@ static void attend(const attn_args *a, const attn_range *g, const float *q, floa
     dots(q, g->compressed, g->n_compressed, d, second);
     float most = v->scale_max(score, a->scale, -1e30f, n);
     float den = v->exp_sum(score, most, n) + expf(a->sink[head] - most);
-    for (int i = 0; i < n && l->is_bf16; i++) { score[i] = bf16_round(score[i]); }
-    for (int c = 0; c < d; c++) { o[c] = 0.0f; }
+    for (int i = 0; i < n && l->is_bf16; i++) {
+        score[i] = bf16_round(score[i]);
+    }
+    for (int c = 0; c < d; c++) {
+        o[c] = 0.0f;
+    }
     v->sum_rows(o, g->window, score, g->n_window, d);
     v->sum_rows(o, g->compressed, second, g->n_compressed, d);
-    for (int c = 0; c < d; c++) { o[c] /= den; }
+    for (int c = 0; c < d; c++) {
+        o[c] /= den;
+    }
 }
 
 static void attend_row(const attn_job *j, attn_list *l, int row, const int heads[2]) {
@@ -131,10 +139,16 @@ static void run_tile(const attn_job *j, attn_list *l, int row0, const int heads[
     int n = tile_len(&a->batch, row0), last = row0 + n - 1;
     unpack_window_rows(a, l, row0, n);
     l->is_shared = a->selection != NULL && selects_all(a, last);
-    for (int r = row0; r < last && l->is_shared; r++) { l->is_shared = selects_all(a, r); }
-    if (l->is_shared) { unpack_selection(a, l, last); }
+    for (int r = row0; r < last && l->is_shared; r++) {
+        l->is_shared = selects_all(a, r);
+    }
+    if (l->is_shared) {
+        unpack_selection(a, l, last);
+    }
     for (int r = row0; r <= last; r++) {
-        if (a->selection != NULL && !l->is_shared) { unpack_selection(a, l, r); }
+        if (a->selection != NULL && !l->is_shared) {
+            unpack_selection(a, l, r);
+        }
         attend_row(j, l, r, heads);
     }
 }
@@ -145,7 +159,9 @@ static void attn_item(void *ctx, int i_item, int i_thread) {
     int tile = i_item / j->n_groups, group = i_item % j->n_groups;
     /* Tiles start where a span starts and every ATTN_TILE rows after that. */
     int row = 0;
-    for (int i = 0; i < tile; i++) { row += tile_len(&a->batch, row); }
+    for (int i = 0; i < tile; i++) {
+        row += tile_len(&a->batch, row);
+    }
     attn_list l = {.rows = j->k->thread_scratch[i_thread], .is_bf16 = j->k->is_bf16};
     l.scores = l.rows + (size_t)list_rows(a->window, a->max_selected) * (size_t)a->d;
     int heads[2] = {group * a->n_heads / j->n_groups, (group + 1) * a->n_heads / j->n_groups};
@@ -154,18 +170,26 @@ static void attn_item(void *ctx, int i_item, int i_thread) {
 
 /* Whether a single row is short enough to stay on this thread (about 10 us). */
 static bool is_small(const attn_args *a) {
-    if (a->batch.n > 1) { return false; }
+    if (a->batch.n > 1) {
+        return false;
+    }
     int rows = a->window + (a->selection == NULL ? 0 : a->n_selected[0]);
     return rows * a->d * a->n_heads < ATTN_INLINE_PRODUCTS;
 }
 
 void attn_run(kernel_context *k, const attn_args *a) {
-    if (k->rc != OK || a->batch.n == 0) { return; }
+    if (k->rc != OK || a->batch.n == 0) {
+        return;
+    }
     CHECK(attn_thread_bytes(a->window, a->max_selected, a->d) <= k->thread_scratch_bytes);
     pool *workers = is_small(a) ? NULL : k->workers;
     int n_tiles = 0, n_threads = pool_size(workers);
-    for (int row = 0; row < a->batch.n; row += tile_len(&a->batch, row)) { n_tiles++; }
+    for (int row = 0; row < a->batch.n; row += tile_len(&a->batch, row)) {
+        n_tiles++;
+    }
     attn_job j = {a, k, 1};
-    if (n_tiles < n_threads) { j.n_groups = n_threads < a->n_heads ? n_threads : a->n_heads; }
+    if (n_tiles < n_threads) {
+        j.n_groups = n_threads < a->n_heads ? n_threads : a->n_heads;
+    }
     pool_run(workers, n_tiles * j.n_groups, attn_item, &j);
 }

@@ -8,8 +8,8 @@ typedef struct compress_job {
     const kernel_context *k;
 } compress_job;
 
-static void pool_pair(const float *a0, const float *b0, const float *a1, const float *b1, int d,
-                      float *out) {
+static void pool_pair(
+    const float *a0, const float *b0, const float *a1, const float *b1, int d, float *out) {
     for (int i = 0; i < d; i++) {
         float most = b0[i] > b1[i] ? b0[i] : b1[i];
         float e0 = expf(b0[i] - most), e1 = expf(b1[i] - most);
@@ -30,8 +30,8 @@ static void compress_groups(const void *args, int first, int n, int i_thread) {
             a0 = a->a + (size_t)(row - 1) * d;
             b0 = a->b + (size_t)(row - 1) * d;
         } else {
-            a0 = (const float *)(const void *)kv_ring_row(&a->tails, a->batch.slot[row],
-                                                          a->batch.pos[row] - 1);
+            a0 = (const float *)(const void *)kv_ring_row(
+                &a->tails, a->batch.slot[row], a->batch.pos[row] - 1);
             b0 = a0 + d;
         }
         float *out = a->latent + (size_t)i * d;
@@ -46,11 +46,15 @@ void compress_pair_run(kernel_context *k, const compress_args *a) {
 }
 
 void compress_tail_write_run(kernel_context *k, const compress_args *a) {
-    if (k->rc != OK) { return; }
+    if (k->rc != OK) {
+        return;
+    }
     size_t d = (size_t)a->d;
     for (int i = 0; i < a->batch.n; i++) {
         int64_t end = a->batch.span_pos[i] + a->batch.span_len[i];
-        if (end - a->batch.pos[i] > a->tails.cap) { continue; }
+        if (end - a->batch.pos[i] > a->tails.cap) {
+            continue;
+        }
         float *row = (float *)(void *)kv_ring_row(&a->tails, a->batch.slot[i], a->batch.pos[i]);
         memcpy(row, a->a + (size_t)i * d, d * sizeof(float));
         memcpy(row + d, a->b + (size_t)i * d, d * sizeof(float));
@@ -58,9 +62,11 @@ void compress_tail_write_run(kernel_context *k, const compress_args *a) {
 }
 
 void gather_run(kernel_context *k, const gather_args *a) {
-    if (k->rc != OK) { return; }
+    if (k->rc != OK) {
+        return;
+    }
     for (int i = 0; i < a->n; i++) {
         memcpy(a->y + (size_t)i * (size_t)a->d, a->x + (size_t)a->index[i] * a->x_stride,
-               (size_t)a->d * sizeof(float));
+            (size_t)a->d * sizeof(float));
     }
 }

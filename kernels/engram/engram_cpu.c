@@ -33,7 +33,9 @@ static float gate_of(const float *h, const float *key, const float *qk, int d, f
     float product[PIECE];
     for (int i = 0; i < d; i += PIECE) {
         int n = d - i < PIECE ? d - i : PIECE;
-        for (int c = 0; c < n; c++) { product[c] = h[i + c] * qk[i + c]; }
+        for (int c = 0; c < n; c++) {
+            product[c] = h[i + c] * qk[i + c];
+        }
         sum += vec()->dot(product, key + i, n);
     }
     float rh = 1.0f / sqrtf(vec()->sum_squares(h, d) / (float)d + eps);

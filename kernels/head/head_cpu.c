@@ -25,7 +25,9 @@ static void argmax_rows(const void *args, int first, int n, int i_thread) {
         const float *x = a->x + (size_t)r * (size_t)a->n;
         int32_t best = 0;
         for (int32_t i = 1; i < a->n; i++) {
-            if (x[i] > x[best]) { best = i; }
+            if (x[i] > x[best]) {
+                best = i;
+            }
         }
         a->index[r] = best;
         a->value[r] = x[best];
@@ -37,12 +39,18 @@ void argmax_run(kernel_context *k, const argmax_args *a) {
 }
 
 void add_run(kernel_context *k, const add_args *a) {
-    if (k->rc != OK) { return; }
-    for (size_t i = 0; i < a->n; i++) { a->y[i] += a->x[i]; }
+    if (k->rc != OK) {
+        return;
+    }
+    for (size_t i = 0; i < a->n; i++) {
+        a->y[i] += a->x[i];
+    }
 }
 
 void join_run(kernel_context *k, const join_args *a) {
-    if (k->rc != OK) { return; }
+    if (k->rc != OK) {
+        return;
+    }
     size_t n = (size_t)a->n_part, rows = (size_t)a->n_rows, parts = (size_t)a->n_parts;
     for (size_t p = 0; p < parts; p++) {
         for (size_t r = 0; r < rows; r++) {

@@ -1,13 +1,11 @@
 /* The indexer: scores of compressed positions for each row, candidate blocks, and the exact top-k.
  *
- *   n_vis    = (pos + 1) / ratio                        visible compressed positions of the row
+ *   n_vis    = (pos + 1) / ratio            visible compressed positions of the row
  *   score[j] = sum_i (w[i] w_scale) max(0, q[i] . key[j])         heads i in order, fp32
- *   blocks   B[b] = max of score over the block; the block of position n_vis - 1 is pinned; the
- * n_blocks best with any
- *            visible position are kept, ties to the lower block
- *   pick     the topk best positions (inside the candidate blocks when there are any), ties to the
- * lower position, given
- *            in ascending order; positions whose score is -inf or not visible are never picked
+ *   blocks   B[b] = largest score in the block; the block of position n_vis - 1 is pinned; the
+ *            max_blocks best with a visible position are kept, ties to the lower block
+ *   pick     the topk best positions (inside the kept blocks where those are used), ties to the
+ *            lower position, in ascending order; never one whose score is -inf or not visible
  *
  * When every position would be picked anyway nothing is scored. Each row by itself; exact for any
  * batch and thread count. */
@@ -17,25 +15,25 @@
 #include "kernels/kv/kv.h"
 
 typedef struct indexer_args {
-    const float *q;            /* [n][n_heads * d], rotated and quantized */
-    const float *w;            /* [n][n_heads] */
+    const float *q; /* [n][n_heads * d], rotated and quantized */
+    const float *w; /* [n][n_heads] */
     batch_rows batch;
     kv_format key_format;
     kv_paged keys;
     int ratio, n_heads, d, topk;
-    float w_scale;             /* every w is multiplied by it first */
+    float w_scale; /* every w is multiplied by it first */
     /* Candidate blocks, kept per row, ascending: made when builds_candidates, used when
      * uses_candidates. */
     bool builds_candidates, uses_candidates;
-    int32_t *blocks;           /* [n][max_blocks] */
-    int32_t *n_blocks;         /* [n] */
+    int32_t *blocks;   /* [n][max_blocks] */
+    int32_t *n_blocks; /* [n] */
     int max_blocks, block;
-    int32_t *selection;        /* [n][topk] */
-    int32_t *n_selected;       /* [n] */
-    float *score;              /* work space [score_rows][score_cap] */
+    int32_t *selection;  /* [n][topk] */
+    int32_t *n_selected; /* [n] */
+    float *score;        /* work space [score_rows][score_cap] */
     int score_rows;
-    int64_t score_cap;         /* at least the largest n_vis */
-    float *score_tap;          /* [n][score_cap] or NULL: scores as used for the pick; forces
+    int64_t score_cap; /* at least the largest n_vis */
+    float *score_tap;  /* [n][score_cap] or NULL: scores as used for the pick; forces
                                 * scoring */
 } indexer_args;
 

@@ -1,16 +1,14 @@
 /* The row formats of the caches, their packing, and where rows lie. The packed forms hold exactly
- * what the trained fake
- * quantizers (model.md 13.1) produce, so pack then unpack is the fake quantization:
+ * what the trained fake quantizers (model.md 13.1) produce: pack then unpack is the quantization.
  *
- *   KV_WINDOW      d E4M3 bytes, then d/32 UE8M0 scales       s = P2(max(amax, 1e-4) * fp32(1/448))
- *   KV_COMPRESSED  d/2 bytes of E2M1 pairs, d/16 E4M3 scales  s = E4M3(max(amax, 6 * 2^-9) / 6)
- *   KV_KEY         d/2 bytes of E2M1 pairs, d/32 UE8M0 scales s = P2(max(amax, 6 * 2^-126) *
- * fp32(1/6))
+ *   KV_WINDOW      d E4M3 bytes, then d/32 UE8M0 scales: P2(max(amax, 1e-4) * fp32(1/448))
+ *   KV_COMPRESSED  d/2 bytes of E2M1 pairs, d/16 E4M3 scales: E4M3(max(amax, 6 * 2^-9) / 6)
+ *   KV_KEY         d/2 bytes of E2M1 pairs, d/32 UE8M0 scales: P2(max(amax, 6 * 2^-126) * fp32(1/6))
  *   KV_FLOAT       d floats, no quantization (tests only)
  *
- * The low nibble of a pair is the even index. d is a multiple of 32. Pure functions on the
- * caller's memory; any thread.
- * A value that is not finite gives a row of finite or NaN values, never a crash. */
+ * The low nibble of a pair is the even index. d is a multiple of 32. Pure functions on the caller's
+ * memory; any thread. A value that is not finite gives a row of finite or NaN values, never a
+ * crash. */
 #ifndef TANDEM_KERNELS_KV_KV_H
 #define TANDEM_KERNELS_KV_KV_H
 
@@ -47,7 +45,7 @@ static inline uint8_t *kv_ring_row(const kv_ring *r, int32_t slot, int64_t pos) 
 /* Paged rows of one kv source: row j of a slot lies in page table[slot * table_stride + j /
  * rows_per_page]. */
 typedef struct kv_paged {
-    uint8_t *base;          /* first page, already moved to this source's part of a page */
+    uint8_t *base; /* first page, already moved to this source's part of a page */
     size_t page_stride, row_bytes;
     const int32_t *table;
     int table_stride, rows_per_page;
@@ -65,16 +63,16 @@ typedef struct batch_rows {
     const int32_t *token;
     const int32_t *slot;
     const int64_t *pos;
-    const int32_t *span_row;   /* step row of the span's first row */
-    const int64_t *span_pos;   /* its position */
+    const int32_t *span_row; /* step row of the span's first row */
+    const int64_t *span_pos; /* its position */
     const int32_t *span_len;
 } batch_rows;
 
 typedef struct kv_pack_args {
     kv_format format;
-    const float *x;            /* [n][x_stride], first d used */
+    const float *x; /* [n][x_stride], first d used */
     size_t x_stride;
-    uint8_t *rows;             /* [n][row_bytes] */
+    uint8_t *rows; /* [n][row_bytes] */
     size_t row_bytes;
     int n, d;
 } kv_pack_args;
@@ -85,7 +83,7 @@ typedef struct kv_unpack_args {
     kv_format format;
     const uint8_t *rows;
     size_t row_bytes;
-    float *x;                  /* [n][d] */
+    float *x; /* [n][d] */
     int n, d;
 } kv_unpack_args;
 void kv_unpack_run(kernel_context *k, const kv_unpack_args *a);
@@ -93,7 +91,7 @@ void kv_unpack_run(kernel_context *k, const kv_unpack_args *a);
 /* Copies packed step rows into the rings: the last cap rows of every span. */
 typedef struct kv_ring_write_args {
     kv_ring ring;
-    const uint8_t *rows;       /* [batch.n][ring.row_bytes] */
+    const uint8_t *rows; /* [batch.n][ring.row_bytes] */
     batch_rows batch;
 } kv_ring_write_args;
 void kv_ring_write_run(kernel_context *k, const kv_ring_write_args *a);
@@ -102,7 +100,7 @@ void kv_ring_write_run(kernel_context *k, const kv_ring_write_args *a);
 typedef struct kv_page_write_args {
     kv_format format;
     kv_paged pages;
-    const float *x;            /* [n][d] */
+    const float *x; /* [n][d] */
     const int32_t *slot;
     const int64_t *group;
     int n, d;

@@ -8,17 +8,23 @@
 
 enum { SCALE8_BLOCK = 32, SCALE4_BLOCK = 16 };
 
-static const float e2m1_values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
-                                      -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+static const float e2m1_values[16] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f,
+    -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 
 uint8_t e4m3_from_float(float v) {
     uint32_t u = float_bits(v);
     uint8_t sign = (uint8_t)(u >> 24 & 0x80u);
     u &= 0x7fffffffu;
-    if (u > 0x7f800000u) { return (uint8_t)(sign | 0x7fu); }
+    if (u > 0x7f800000u) {
+        return (uint8_t)(sign | 0x7fu);
+    }
     float a = float_from_bits(u);
-    if (a >= 464.0f) { return (uint8_t)(sign | 0x7eu); }
-    if (a < 0x1p-6f) { return (uint8_t)(sign | (uint8_t)lrintf(a * 512.0f)); }
+    if (a >= 464.0f) {
+        return (uint8_t)(sign | 0x7eu);
+    }
+    if (a < 0x1p-6f) {
+        return (uint8_t)(sign | (uint8_t)lrintf(a * 512.0f));
+    }
     uint32_t rounded = u + 0x7ffffu + (u >> 20 & 1u);
     uint32_t code = (rounded >> 20) - (120u << 3);
     return (uint8_t)(sign | (code > 0x7eu ? 0x7eu : code));
@@ -60,7 +66,9 @@ static float block_max(const float *x, int n, float floor) {
     float most = floor;
     for (int i = 0; i < n; i++) {
         float a = fabsf(x[i]);
-        if (a > most) { most = a; }
+        if (a > most) {
+            most = a;
+        }
     }
     return most;
 }
@@ -101,7 +109,8 @@ static void pack_compressed(const float *x, int d, uint8_t *row) {
 static void pack_key(const float *x, int d, uint8_t *row) {
     for (int b = 0; b < d / SCALE8_BLOCK; b++) {
         const float *in = x + b * SCALE8_BLOCK;
-        uint8_t code = ceil_power(block_max(in, SCALE8_BLOCK, 6.0f * 0x1p-126f) * (float)(1.0 / 6.0));
+        uint8_t code =
+            ceil_power(block_max(in, SCALE8_BLOCK, 6.0f * 0x1p-126f) * (float)(1.0 / 6.0));
         pack_pairs(in, SCALE8_BLOCK, ue8m0_to_float(code), row + b * SCALE8_BLOCK / 2);
         row[d / 2 + b] = code;
     }
@@ -116,7 +125,9 @@ static void unpack_pairs(const uint8_t *row, int d, int block, scale_of value, f
     for (int at = 0; at < d; at += SCALE_GROUP * block) {
         int n = d - at < SCALE_GROUP * block ? d - at : SCALE_GROUP * block;
         float scale[SCALE_GROUP];
-        for (int b = 0; b < n / block; b++) { scale[b] = value(row[d / 2 + at / block + b]); }
+        for (int b = 0; b < n / block; b++) {
+            scale[b] = value(row[d / 2 + at / block + b]);
+        }
         vec()->from_e2m1(x + at, row + at / 2, scale, block, n);
     }
 }
@@ -126,7 +137,9 @@ static void unpack_window(const uint8_t *row, int d, float *x) {
     for (int at = 0; at < d; at += SCALE_GROUP * block) {
         int n = d - at < SCALE_GROUP * block ? d - at : SCALE_GROUP * block;
         float scale[SCALE_GROUP];
-        for (int b = 0; b < n / block; b++) { scale[b] = ue8m0_to_float(row[d + at / block + b]); }
+        for (int b = 0; b < n / block; b++) {
+            scale[b] = ue8m0_to_float(row[d + at / block + b]);
+        }
         vec()->from_e4m3(x + at, row + at, scale, block, n);
     }
 }
@@ -134,28 +147,48 @@ static void unpack_window(const uint8_t *row, int d, float *x) {
 size_t kv_row_bytes(kv_format f, int d) {
     size_t n = (size_t)d;
     switch (f) {
-    case KV_WINDOW: return n + n / SCALE8_BLOCK;
-    case KV_COMPRESSED: return n / 2 + n / SCALE4_BLOCK;
-    case KV_KEY: return n / 2 + n / SCALE8_BLOCK;
-    case KV_FLOAT: break;
+    case KV_WINDOW:
+        return n + n / SCALE8_BLOCK;
+    case KV_COMPRESSED:
+        return n / 2 + n / SCALE4_BLOCK;
+    case KV_KEY:
+        return n / 2 + n / SCALE8_BLOCK;
+    case KV_FLOAT:
+        break;
     }
     return n * sizeof(float);
 }
 
 void kv_pack(kv_format f, const float *x, int d, uint8_t *row) {
     switch (f) {
-    case KV_WINDOW: pack_window(x, d, row); return;
-    case KV_COMPRESSED: pack_compressed(x, d, row); return;
-    case KV_KEY: pack_key(x, d, row); return;
-    case KV_FLOAT: memcpy(row, x, (size_t)d * sizeof(float)); return;
+    case KV_WINDOW:
+        pack_window(x, d, row);
+        return;
+    case KV_COMPRESSED:
+        pack_compressed(x, d, row);
+        return;
+    case KV_KEY:
+        pack_key(x, d, row);
+        return;
+    case KV_FLOAT:
+        memcpy(row, x, (size_t)d * sizeof(float));
+        return;
     }
 }
 
 void kv_unpack(kv_format f, const uint8_t *row, int d, float *x) {
     switch (f) {
-    case KV_WINDOW: unpack_window(row, d, x); return;
-    case KV_COMPRESSED: unpack_pairs(row, d, SCALE4_BLOCK, e4m3_to_float, x); return;
-    case KV_KEY: unpack_pairs(row, d, SCALE8_BLOCK, ue8m0_to_float, x); return;
-    case KV_FLOAT: memcpy(x, row, (size_t)d * sizeof(float)); return;
+    case KV_WINDOW:
+        unpack_window(row, d, x);
+        return;
+    case KV_COMPRESSED:
+        unpack_pairs(row, d, SCALE4_BLOCK, e4m3_to_float, x);
+        return;
+    case KV_KEY:
+        unpack_pairs(row, d, SCALE8_BLOCK, ue8m0_to_float, x);
+        return;
+    case KV_FLOAT:
+        memcpy(x, row, (size_t)d * sizeof(float));
+        return;
     }
 }

@@ -6,7 +6,8 @@ static void pack_rows(const void *args, int first, int n, int i_thread) {
     const kv_pack_args *a = args;
     (void)i_thread;
     for (int i = first; i < first + n; i++) {
-        kv_pack(a->format, a->x + (size_t)i * a->x_stride, a->d, a->rows + (size_t)i * a->row_bytes);
+        kv_pack(
+            a->format, a->x + (size_t)i * a->x_stride, a->d, a->rows + (size_t)i * a->row_bytes);
     }
 }
 
@@ -18,7 +19,8 @@ static void unpack_rows(const void *args, int first, int n, int i_thread) {
     const kv_unpack_args *a = args;
     (void)i_thread;
     for (int i = first; i < first + n; i++) {
-        kv_unpack(a->format, a->rows + (size_t)i * a->row_bytes, a->d, a->x + (size_t)i * (size_t)a->d);
+        kv_unpack(
+            a->format, a->rows + (size_t)i * a->row_bytes, a->d, a->x + (size_t)i * (size_t)a->d);
     }
 }
 
@@ -27,13 +29,17 @@ void kv_unpack_run(kernel_context *k, const kv_unpack_args *a) {
 }
 
 void kv_ring_write_run(kernel_context *k, const kv_ring_write_args *a) {
-    if (k->rc != OK) { return; }
+    if (k->rc != OK) {
+        return;
+    }
     const batch_rows *b = &a->batch;
     for (int i = 0; i < b->n; i++) {
         int64_t end = b->span_pos[i] + b->span_len[i];
-        if (end - b->pos[i] > a->ring.cap) { continue; }
-        memcpy(kv_ring_row(&a->ring, b->slot[i], b->pos[i]), a->rows + (size_t)i * a->ring.row_bytes,
-               a->ring.row_bytes);
+        if (end - b->pos[i] > a->ring.cap) {
+            continue;
+        }
+        memcpy(kv_ring_row(&a->ring, b->slot[i], b->pos[i]),
+            a->rows + (size_t)i * a->ring.row_bytes, a->ring.row_bytes);
     }
 }
 

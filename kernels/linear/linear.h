@@ -1,8 +1,6 @@
 /* Linear layers y = x W^T over any mix of weight forms, many matrices in one parallel pass. Plain
- * weights are dot
- * products in the fixed order of vec.h; EXL3 weights use the exact integer form of kernels/exl3.
- * Either way a row has the
- * same bits alone, in a batch, with any thread count. */
+ * weights are dot products in the fixed order of vec.h; EXL3 weights use the exact integer form of
+ * kernels/exl3. Either way a row has the same bits alone, in a batch, with any thread count. */
 #ifndef TANDEM_KERNELS_LINEAR_LINEAR_H
 #define TANDEM_KERNELS_LINEAR_LINEAR_H
 
@@ -15,7 +13,7 @@ typedef enum matrix_form { MATRIX_NONE, MATRIX_F32, MATRIX_BF16, MATRIX_EXL3 } m
 typedef struct linear_weight {
     matrix_form form;
     int n_in, n_out;
-    const void *data;          /* plain: [n_out][row_stride] elements, first n_in used */
+    const void *data; /* plain: [n_out][row_stride] elements, first n_in used */
     size_t row_stride;
     const exl3_linear *packed; /* MATRIX_EXL3 */
 } linear_weight;
@@ -30,18 +28,18 @@ typedef struct linear_job {
     float *y;
     size_t y_stride;
     int n_rows;
-    bool keeps_f32;            /* no bf16 rounding of y */
+    bool keeps_f32; /* no bf16 rounding of y */
 } linear_job;
 
 enum { LINEAR_MAX_JOBS = 4096 };
 
 typedef struct linear_args {
     const linear_job *jobs;
-    int n_jobs;                /* at most LINEAR_MAX_JOBS */
+    int n_jobs; /* at most LINEAR_MAX_JOBS */
 } linear_args;
 
 /* Bytes of kernel_context.scratch for runs of at most n_jobs jobs with n_rows rows over all jobs.
- * */
+ */
 size_t linear_scratch_bytes(int n_jobs, int n_rows, int max_in);
 void linear_run(kernel_context *k, const linear_args *a);
 

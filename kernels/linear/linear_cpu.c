@@ -48,7 +48,9 @@ static void plain_block(const linear_job *j, int out0, int out1, int row0, int r
         int n = row1 - r < VEC_MAX_ROWS ? row1 - r : VEC_MAX_ROWS;
         const float *x[VEC_MAX_ROWS];
         float y[VEC_MAX_ROWS];
-        for (int i = 0; i < n; i++) { x[i] = input_row(j, r + i); }
+        for (int i = 0; i < n; i++) {
+            x[i] = input_row(j, r + i);
+        }
         for (int o = out0; o < out1; o++) {
             size_t at = (size_t)o * w->row_stride;
             if (w->form == MATRIX_BF16) {
@@ -56,7 +58,9 @@ static void plain_block(const linear_job *j, int out0, int out1, int row0, int r
             } else {
                 v->dot_rows((const float *)w->data + at, x, n, w->n_in, y);
             }
-            for (int i = 0; i < n; i++) { j->y[(size_t)(r + i) * j->y_stride + (size_t)o] = y[i]; }
+            for (int i = 0; i < n; i++) {
+                j->y[(size_t)(r + i) * j->y_stride + (size_t)o] = y[i];
+            }
         }
     }
 }
@@ -77,19 +81,27 @@ static void plain_item(void *ctx, int i_item, int i_thread) {
     int i = i_item - p->first_item[low];
     int out0 = i / row_pieces(j) * LINEAR_ITEM_OUTPUTS, row0 = i % row_pieces(j) * LINEAR_ITEM_ROWS;
     int out1 = out0 + LINEAR_ITEM_OUTPUTS, row1 = row0 + LINEAR_ITEM_ROWS;
-    if (out1 > j->weight->n_out) { out1 = j->weight->n_out; }
-    if (row1 > j->n_rows) { row1 = j->n_rows; }
+    if (out1 > j->weight->n_out) {
+        out1 = j->weight->n_out;
+    }
+    if (row1 > j->n_rows) {
+        row1 = j->n_rows;
+    }
     plain_block(j, out0, out1, row0, row1);
 }
 
 static void run_plain(kernel_context *k, const plain_run *p, size_t cost) {
-    if (p->n_jobs == 0) { return; }
+    if (p->n_jobs == 0) {
+        return;
+    }
     pool *workers = cost < LINEAR_INLINE_COST ? NULL : k->workers;
     pool_run(workers, p->first_item[p->n_jobs], plain_item, (void *)(uintptr_t)p);
 }
 
 static void round_outputs(kernel_context *k, const linear_args *a) {
-    if (!k->is_bf16) { return; }
+    if (!k->is_bf16) {
+        return;
+    }
     for (int i = 0; i < a->n_jobs; i++) {
         const linear_job *j = &a->jobs[i];
         for (int r = 0; r < j->n_rows && !j->keeps_f32; r++) {
@@ -99,7 +111,9 @@ static void round_outputs(kernel_context *k, const linear_args *a) {
 }
 
 void linear_run(kernel_context *k, const linear_args *a) {
-    if (k->rc != OK) { return; }
+    if (k->rc != OK) {
+        return;
+    }
     CHECK(a->n_jobs <= LINEAR_MAX_JOBS && plain_bytes(a->n_jobs) <= k->scratch_bytes);
     size_t n_jobs = (size_t)a->n_jobs, cost = 0;
     char *at = k->scratch;
@@ -112,11 +126,17 @@ void linear_run(kernel_context *k, const linear_args *a) {
     int n_packed = 0, n_plain = 0, n_items = 0;
     for (int i = 0; i < a->n_jobs; i++) {
         const linear_job *j = &a->jobs[i];
-        if (j->n_rows == 0) { continue; }
+        if (j->n_rows == 0) {
+            continue;
+        }
         if (j->weight->form == MATRIX_EXL3) {
-            packed[n_packed++] = (exl3_job){.linear = j->weight->packed, .x = j->x, .x_stride = j->x_stride,
-                                            .x_rows = j->x_rows, .y = j->y, .y_stride = j->y_stride,
-                                            .n_rows = j->n_rows};
+            packed[n_packed++] = (exl3_job){.linear = j->weight->packed,
+                .x = j->x,
+                .x_stride = j->x_stride,
+                .x_rows = j->x_rows,
+                .y = j->y,
+                .y_stride = j->y_stride,
+                .n_rows = j->n_rows};
             continue;
         }
         plain[n_plain] = j;
@@ -128,6 +148,8 @@ void linear_run(kernel_context *k, const linear_args *a) {
     plain_run p = {plain, first_item, n_plain};
     run_plain(k, &p, cost);
     exl3_run_args e = {.jobs = packed, .n_jobs = n_packed, .pool = k->workers};
-    if (n_packed > 0) { exl3_grouped_run(&e, at); }
+    if (n_packed > 0) {
+        exl3_grouped_run(&e, at);
+    }
     round_outputs(k, a);
 }

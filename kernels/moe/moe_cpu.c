@@ -5,8 +5,7 @@
 #include "kernels/vec/vec.h"
 
 /* Work space of one run. A pair is one row at one expert; pairs of an expert are contiguous, the
- * shared expert's rows
- * come last. */
+ * shared expert's rows come last. */
 typedef struct moe_work {
     int32_t *first;     /* [n_experts + 1] first pair of each expert */
     int32_t *pair_row;  /* [n_pairs] */
@@ -53,21 +52,31 @@ size_t moe_work_bytes(int n_rows, int n_experts, int n_used, int d, int n_ff) {
 static void group_pairs(const moe_args *a, moe_work *w) {
     int n_pairs = a->n_rows * a->n_used;
     memset(w->first, 0, ((size_t)a->n_experts + 1) * sizeof(int32_t));
-    for (int i = 0; i < n_pairs; i++) { w->first[a->expert[i] + 1]++; }
-    for (int e = 0; e < a->n_experts; e++) { w->first[e + 1] += w->first[e]; }
+    for (int i = 0; i < n_pairs; i++) {
+        w->first[a->expert[i] + 1]++;
+    }
+    for (int e = 0; e < a->n_experts; e++) {
+        w->first[e + 1] += w->first[e];
+    }
     for (int i = 0; i < n_pairs; i++) {
         int32_t p = w->first[a->expert[i]]++;
         w->pair_row[p] = i / a->n_used;
         w->pair_weight[p] = a->weight[i];
     }
-    for (int e = a->n_experts; e > 0; e--) { w->first[e] = w->first[e - 1]; }
+    for (int e = a->n_experts; e > 0; e--) {
+        w->first[e] = w->first[e - 1];
+    }
     w->first[0] = 0;
     for (int r = 0; r < a->n_rows; r++) {
-        for (int i = 0; i < a->n_used; i++) { w->row_pair[r * a->n_used + i] = -1; }
+        for (int i = 0; i < a->n_used; i++) {
+            w->row_pair[r * a->n_used + i] = -1;
+        }
     }
     for (int32_t p = 0; p < n_pairs; p++) {
         int32_t *list = w->row_pair + w->pair_row[p] * a->n_used;
-        while (*list >= 0) { list++; }
+        while (*list >= 0) {
+            list++;
+        }
         *list = p;
     }
 }
@@ -85,10 +94,15 @@ static void run_gate_up(kernel_context *k, const moe_args *a, moe_work *w) {
         bool is_shared = e == a->n_experts;
         int32_t first = is_shared ? a->n_rows * a->n_used : w->first[e];
         int n_rows = is_shared ? a->n_rows : w->first[e + 1] - first;
-        if (n_rows == 0) { continue; }
+        if (n_rows == 0) {
+            continue;
+        }
         const expert_weights *x = is_shared ? a->shared : &a->experts[e];
-        linear_job job = {.x = a->x, .x_stride = d, .x_rows = is_shared ? NULL : w->pair_row + first,
-                          .y_stride = ff, .n_rows = n_rows};
+        linear_job job = {.x = a->x,
+            .x_stride = d,
+            .x_rows = is_shared ? NULL : w->pair_row + first,
+            .y_stride = ff,
+            .n_rows = n_rows};
         job.y = w->gate + (size_t)first * ff;
         n = add_job(w, n, &x->w1, job);
         job.y = w->up + (size_t)first * ff;
@@ -122,9 +136,14 @@ static void run_down(kernel_context *k, const moe_args *a, moe_work *w) {
         bool is_shared = e == a->n_experts;
         int32_t first = is_shared ? a->n_rows * a->n_used : w->first[e];
         int n_rows = is_shared ? a->n_rows : w->first[e + 1] - first;
-        if (n_rows == 0) { continue; }
-        linear_job job = {.x = w->gate + (size_t)first * ff, .x_stride = ff, .y_stride = d,
-                          .y = w->down + (size_t)first * d, .n_rows = n_rows};
+        if (n_rows == 0) {
+            continue;
+        }
+        linear_job job = {.x = w->gate + (size_t)first * ff,
+            .x_stride = ff,
+            .y_stride = d,
+            .y = w->down + (size_t)first * d,
+            .n_rows = n_rows};
         n = add_job(w, n, is_shared ? &a->shared->w2 : &a->experts[e].w2, job);
     }
     linear_run(k, &(linear_args){w->jobs, n});
@@ -148,7 +167,9 @@ static void sum_rows(const void *args, int first, int n, int i_thread) {
 }
 
 void moe_run(kernel_context *k, const moe_args *a) {
-    if (k->rc != OK || a->n_rows == 0) { return; }
+    if (k->rc != OK || a->n_rows == 0) {
+        return;
+    }
     moe_work w;
     (void)lay_out(&w, a->work, a);
     group_pairs(a, &w);

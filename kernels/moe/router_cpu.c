@@ -13,10 +13,14 @@ static float score_of(float z) {
 static int best_expert(float *biased, int n) {
     int best = -1;
     for (int e = 0; e < n; e++) {
-        if (biased[e] > -INFINITY && (best < 0 || biased[e] > biased[best])) { best = e; }
+        if (biased[e] > -INFINITY && (best < 0 || biased[e] > biased[best])) {
+            best = e;
+        }
     }
     for (int e = 0; e < n && best < 0; e++) {
-        if (isnan(biased[e])) { best = e; }
+        if (isnan(biased[e])) {
+            best = e;
+        }
     }
     biased[best < 0 ? 0 : best] = -INFINITY;
     return best < 0 ? 0 : best;
@@ -40,12 +44,16 @@ static void route_row(const router_args *a, int r) {
     }
     /* A single expert keeps its own score: only choices among several are normalized. */
     float total = a->n_used > 1 ? sum + 1e-20f : 1.0f;
-    for (int i = 0; i < a->n_used; i++) { weight[i] = weight[i] / total * a->route_scale; }
+    for (int i = 0; i < a->n_used; i++) {
+        weight[i] = weight[i] / total * a->route_scale;
+    }
 }
 
 static void route_rows(const void *args, int first, int n, int i_thread) {
     (void)i_thread;
-    for (int r = first; r < first + n; r++) { route_row(args, r); }
+    for (int r = first; r < first + n; r++) {
+        route_row(args, r);
+    }
 }
 
 void router_run(kernel_context *k, const router_args *a) {

@@ -1,8 +1,7 @@
 /* Rotary position encoding of the last d_rope channels, adjacent pairs: (re, im) -> (re cos - im
- * sin, re sin + im cos)
- * in fp32. The angle is fp32(position * frequency), its cosine and sine are evaluated in double
- * and rounded once, so
- * positions up to 2^20 keep their accuracy. Each row by itself. */
+ * sin, re sin + im cos) in fp32. The angle is fp32(position * frequency), its cosine and sine are
+ * evaluated in double and rounded once, so positions up to 2^20 keep their accuracy. Each row by
+ * itself. */
 #ifndef TANDEM_KERNELS_ROPE_ROPE_H
 #define TANDEM_KERNELS_ROPE_ROPE_H
 
@@ -25,9 +24,9 @@ typedef struct rope_table_args {
 void rope_table_run(kernel_context *k, const rope_table_args *a);
 
 typedef struct rope_args {
-    float *x;               /* [n_rows][x_stride], head h at h * d_head; rotated in place */
+    float *x; /* [n_rows][x_stride], head h at h * d_head; rotated in place */
     size_t x_stride;
-    const float *table;     /* [n_rows][d_rope] */
+    const float *table; /* [n_rows][d_rope] */
     int n_rows, n_heads, d_head, d_rope;
     bool is_inverse;
 } rope_args;

@@ -13,7 +13,9 @@ void rope_frequencies(double theta, int d_rope, const rope_yarn *yarn, float *ou
     for (int i = 0; i < n; i++) {
         out[i] = 1.0f / (float)pow(theta, (double)((float)(2 * i) / (float)d_rope));
     }
-    if (yarn == NULL || yarn->original == 0) { return; }
+    if (yarn == NULL || yarn->original == 0) {
+        return;
+    }
     double low = floor(yarn_pair(yarn->beta_fast, theta, d_rope, yarn));
     double high = ceil(yarn_pair(yarn->beta_slow, theta, d_rope, yarn));
     low = low < 0 ? 0 : low;

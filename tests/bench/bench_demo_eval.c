@@ -1,5 +1,6 @@
-/* The built-in demo model (EXL3) against the greedy answers that the published inference code gives with the unquantized
- * weights: how many texts are equal, by task, and which differ. MODEL=DIR chooses another model. */
+/* The built-in demo model (EXL3) against the greedy answers that the published inference code gives
+ * with the unquantized weights: how many texts are equal, by task, and which differ. MODEL=DIR
+ * chooses another model. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,11 +44,14 @@ static int answer(eval *e, const int32_t *prompt, int n_prompt, int most, int32_
     const float *logits = NULL;
     for (int at = 0; at < n_prompt; at += e->info.max_rows) {
         int rows = n_prompt - at < e->info.max_rows ? n_prompt - at : e->info.max_rows;
-        logits = probe_step(e->m, 0, prompt + at, rows, PLAN_PROMPT) + (size_t)(rows - 1) * (size_t)n_vocab;
+        logits = probe_step(e->m, 0, prompt + at, rows, PLAN_PROMPT) +
+                 (size_t)(rows - 1) * (size_t)n_vocab;
     }
     while (n < most) {
         out[n] = probe_argmax(logits, n_vocab);
-        if (out[n++] == e->info.config->eos_id) { break; }
+        if (out[n++] == e->info.config->eos_id) {
+            break;
+        }
         logits = probe_step(e->m, 0, &out[n - 1], 1, PLAN_DECODE);
     }
     return n;
@@ -58,13 +62,17 @@ static void text_of(const eval *e, const int32_t *ids, int n, buf *out) {
     for (int i = 0; i < n; i++) {
         size_t len = 0;
         const char *bytes = tokenizer_bytes(e->t, ids[i], &len);
-        if (bytes != NULL) { (void)buf_append(out, bytes, len); }
+        if (bytes != NULL) {
+            (void)buf_append(out, bytes, len);
+        }
     }
 }
 
 static task_count *task_of(eval *e, const char *name) {
     for (int i = 0; i < e->n_tasks; i++) {
-        if (strcmp(e->tasks[i].name, name) == 0) { return &e->tasks[i]; }
+        if (strcmp(e->tasks[i].name, name) == 0) {
+            return &e->tasks[i];
+        }
     }
     CHECK(e->n_tasks < MAX_TASKS);
     task_count *t = &e->tasks[e->n_tasks++];
@@ -75,7 +83,8 @@ static task_count *task_of(eval *e, const char *name) {
 static void run_case(eval *e, const json *row) {
     static int32_t prompt[MAX_TOKENS], want[MAX_TOKENS], got[MAX_TOKENS];
     const json *answers = json_get(row, "qat");
-    int n_prompt = read_ids(json_get(row, "ids"), prompt), n_want = read_ids(json_get(answers, "ids"), want);
+    int n_prompt = read_ids(json_get(row, "ids"), prompt),
+        n_want = read_ids(json_get(answers, "ids"), want);
     int n_got = answer(e, prompt, n_prompt, n_want + 24, got);
     buf a = BUF_INIT, b = BUF_INIT;
     text_of(e, want, n_want, &a);
@@ -88,7 +97,8 @@ static void run_case(eval *e, const json *row) {
     t->n_equal += is_equal;
     e->n_equal += is_equal;
     if (!is_equal) {
-        printf("%s\n  reference: %s\n  here:      %s\n", json_str(json_get(row, "id")), buf_cstr(&a), buf_cstr(&b));
+        printf("%s\n  reference: %s\n  here:      %s\n", json_str(json_get(row, "id")),
+            buf_cstr(&a), buf_cstr(&b));
     }
     buf_release(&a);
     buf_release(&b);
@@ -100,7 +110,9 @@ int main(void) {
     char path[1024];
     err er = ERR_INIT;
     tokenizer *t = NULL;
-    if (dir == NULL) { dir = "templates/demo-model"; }
+    if (dir == NULL) {
+        dir = "templates/demo-model";
+    }
     snprintf(path, sizeof(path), "%s/config.json", dir);
     if (!file_exists(path)) {
         printf("demo-eval: %s holds no model\n", dir);
@@ -111,20 +123,25 @@ int main(void) {
         printf("%s\n", er.msg);
         return 1;
     }
-    model_options o = {.dir = dir, .max_rows = 256, .max_logit_rows = 256, .max_context = CONTEXT,
-                       .without_drafts = true};
+    model_options o = {.dir = dir,
+        .max_rows = 256,
+        .max_logit_rows = 256,
+        .max_context = CONTEXT,
+        .without_drafts = true};
     e.t = t;
     e.m = probe_open(&o);
     model_get_info(e.m, &e.info);
     json *all = vectors_load(vectors_golden_dir(), "demo/answers.json");
     uint64_t start = clock_mono_ns();
-    JSON_EACH(row, json_get(all, "cases")) { run_case(&e, row); }
+    JSON_EACH(row, json_get(all, "cases")) {
+        run_case(&e, row);
+    }
     double seconds = (double)(clock_mono_ns() - start) / 1e9;
     for (int i = 0; i < e.n_tasks; i++) {
         printf("%-12s %d of %d\n", e.tasks[i].name, e.tasks[i].n_equal, e.tasks[i].n);
     }
-    printf("demo-eval %s: %d of %d texts equal the reference (%.1f %%), %d tokens in %.1f s\n", dir, e.n_equal, e.n,
-           100.0 * e.n_equal / (e.n > 0 ? e.n : 1), e.n_tokens, seconds);
+    printf("demo-eval %s: %d of %d texts equal the reference (%.1f %%), %d tokens in %.1f s\n", dir,
+        e.n_equal, e.n, 100.0 * e.n_equal / (e.n > 0 ? e.n : 1), e.n_tokens, seconds);
     json_free(all);
     model_close(e.m);
     tokenizer_close(t);

@@ -1,5 +1,6 @@
-/* Speed of the model on this machine: prompt and decoding in tokens a second, drafting, opening time, memory. One line a
- * case. MODEL=DIR chooses another model than the built-in one; THREADS=N the number of threads. */
+/* Speed of the model on this machine: prompt and decoding in tokens a second, drafting, opening
+ * time, memory. One line a case. MODEL=DIR chooses another model than the built-in one; THREADS=N
+ * the number of threads. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* The demo weights before quantization (DEMO_WEIGHTS=DIR) against the greedy answers of the published inference code:
- * every row whose answer does not hang on a near tie, with packed KV as the product runs. */
+/* The demo weights before quantization (DEMO_WEIGHTS=DIR) against the greedy answers of the
+ * published inference code: every row whose answer does not hang on a near tie, with packed KV as
+ * the product runs. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,15 +24,16 @@ static int read_ids(const json *list, int32_t *out) {
     return n;
 }
 
-static void describe_first(const json *row, const float *logits, double tolerance, char *got, size_t cap) {
+static void describe_first(
+    const json *row, const float *logits, double tolerance, char *got, size_t cap) {
     int i = 0;
     got[0] = '\0';
     JSON_EACH(item, json_get(row, "first_logits_0_15")) {
         double want = 0;
         CHECK(json_double(item, &want) == OK);
         if (!(fabs(want - (double)logits[i]) <= tolerance) && got[0] == '\0') {
-            snprintf(got, cap, "first logit %d: %.6g, expected %.6g within %.2g", i, (double)logits[i], want,
-                     tolerance);
+            snprintf(got, cap, "first logit %d: %.6g, expected %.6g within %.2g", i,
+                (double)logits[i], want, tolerance);
         }
         i++;
     }
@@ -63,8 +65,12 @@ static void check_row(vectors *v, model *m, const json *row, const char *column)
     describe_first(answer, logits, tolerance, got, sizeof(got));
     for (int i = 0; i < n_want && got[0] == '\0'; i++) {
         int32_t token = probe_argmax(logits, info.config->n_vocab);
-        if (token != want[i]) { snprintf(got, sizeof(got), "token %d is %d, not %d", i, token, want[i]); }
-        if (i + 1 < n_want) { logits = probe_step(m, 0, &token, 1, PLAN_DECODE); }
+        if (token != want[i]) {
+            snprintf(got, sizeof(got), "token %d is %d, not %d", i, token, want[i]);
+        }
+        if (i + 1 < n_want) {
+            logits = probe_step(m, 0, &token, 1, PLAN_DECODE);
+        }
     }
     if (got[0] == '\0') {
         vectors_pass(v);
@@ -77,16 +83,24 @@ int main(void) {
     vectors v = {0};
     const char *weights = getenv("DEMO_WEIGHTS");
     if (weights == NULL || weights[0] == '\0') {
-        vectors_skip(&v, "demo", "DEMO_WEIGHTS=DIR names no folder with the unquantized demo weights");
+        vectors_skip(
+            &v, "demo", "DEMO_WEIGHTS=DIR names no folder with the unquantized demo weights");
         return vectors_end(&v);
     }
     json *all = vectors_load(vectors_golden_dir(), "demo/answers.json");
     static const char *const columns[] = {"qat", "exact"};
     for (int c = 0; c < 2; c++) {
-        model_options o = {.dir = weights, .n_threads = 2, .max_rows = 1024, .max_logit_rows = 1024,
-                           .max_context = CONTEXT, .has_exact_kv = c == 1, .without_drafts = true};
+        model_options o = {.dir = weights,
+            .n_threads = 2,
+            .max_rows = 1024,
+            .max_logit_rows = 1024,
+            .max_context = CONTEXT,
+            .has_exact_kv = c == 1,
+            .without_drafts = true};
         model *m = probe_open(&o);
-        JSON_EACH(row, json_get(all, "cases")) { check_row(&v, m, row, columns[c]); }
+        JSON_EACH(row, json_get(all, "cases")) {
+            check_row(&v, m, row, columns[c]);
+        }
         model_close(m);
     }
     json_free(all);

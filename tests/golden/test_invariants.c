@@ -1,6 +1,7 @@
-/* What the engine promises about its own answers, bit for bit: chunking, batching, threads, verify windows and snapshots
- * change nothing; two ranks agree with each other exactly and with one rank closely; and breaking the arithmetic on
- * purpose is noticed. Runs the tiny golden model and, where it is there, the packed demo model. */
+/* What the engine promises about its own answers, bit for bit: chunking, batching, threads, verify
+ * windows and snapshots change nothing; two ranks agree with each other exactly and with one rank
+ * closely; and breaking the arithmetic on purpose is noticed. Runs the tiny golden model and, where
+ * it is there, the packed demo model. */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@ typedef struct bench {
     model *m;
     const model_config *c;
     int32_t tokens[N_TOKENS];
-    float *want;      /* [N_TOKENS][n_vocab] of the whole prompt in one step */
+    float *want; /* [N_TOKENS][n_vocab] of the whole prompt in one step */
     bool has_exact_kv;
 } bench;
 
@@ -41,10 +42,16 @@ static void verdict(bench *b, const char *what, bool is_fine, const char *got) {
 }
 
 static model_options options_of(const bench *b, int n_threads) {
-    return (model_options){.dir = b->folder, .n_threads = n_threads, .n_slots = 4, .max_rows = 160,
-                           .max_logit_rows = 160, .page_tokens = PAGE_TOKENS, .n_pages = 4 * PAGES,
-                           .max_context = PAGES * PAGE_TOKENS, .max_rollback = 8,
-                           .has_exact_kv = b->has_exact_kv};
+    return (model_options){.dir = b->folder,
+        .n_threads = n_threads,
+        .n_slots = 4,
+        .max_rows = 160,
+        .max_logit_rows = 160,
+        .page_tokens = PAGE_TOKENS,
+        .n_pages = 4 * PAGES,
+        .max_context = PAGES * PAGE_TOKENS,
+        .max_rollback = 8,
+        .has_exact_kv = b->has_exact_kv};
 }
 
 static size_t row_bytes(const bench *b) {
@@ -58,7 +65,9 @@ static void fresh_slot(bench *b, int slot) {
 static void fill_tokens(bench *b) {
     rand_state r;
     rand_init(&r, 7, 1);
-    for (int i = 0; i < N_TOKENS; i++) { b->tokens[i] = (int32_t)(rand_u32(&r) % (uint32_t)b->c->n_vocab); }
+    for (int i = 0; i < N_TOKENS; i++) {
+        b->tokens[i] = (int32_t)(rand_u32(&r) % (uint32_t)b->c->n_vocab);
+    }
     /* Repeated pieces, so that Engram rows and near keys repeat too. */
     memcpy(b->tokens + 60, b->tokens + 10, 20 * sizeof(int32_t));
 }
@@ -72,9 +81,12 @@ static bool chunks_equal(bench *b, uint64_t seed, int most) {
     bool is_same = true;
     for (int at = 0; at < N_TOKENS;) {
         int n = most == 1 ? 1 : 1 + (int)(rand_u32(&r) % (uint32_t)most);
-        if (n > N_TOKENS - at) { n = N_TOKENS - at; }
+        if (n > N_TOKENS - at) {
+            n = N_TOKENS - at;
+        }
         const float *got = probe_step(b->m, 0, b->tokens + at, n, PLAN_PROMPT);
-        is_same = is_same && memcmp(got, b->want + (size_t)at * (size_t)b->c->n_vocab, (size_t)n * row_bytes(b)) == 0;
+        is_same = is_same && memcmp(got, b->want + (size_t)at * (size_t)b->c->n_vocab,
+                                 (size_t)n * row_bytes(b)) == 0;
         at += n;
     }
     return is_same;
@@ -93,8 +105,8 @@ static void check_threads(bench *b) {
         b->m = probe_open(&o);
         fresh_slot(b, 0);
         const float *got = probe_step(b->m, 0, b->tokens, N_TOKENS, PLAN_PROMPT);
-        verdict(b, n == 1 ? "one thread" : "three threads", memcmp(got, b->want, N_TOKENS * row_bytes(b)) == 0,
-                "other logits");
+        verdict(b, n == 1 ? "one thread" : "three threads",
+            memcmp(got, b->want, N_TOKENS * row_bytes(b)) == 0, "other logits");
         model_close(b->m);
     }
     b->m = kept;
@@ -131,14 +143,17 @@ static void check_batched(bench *b) {
     for (int s = 0; s < 4; s++) {
         fresh_slot(b, s);
         at[s] = s * 17;
-        if (at[s] > 0) { (void)probe_step(b->m, s, b->tokens, at[s], PLAN_PROMPT); }
+        if (at[s] > 0) {
+            (void)probe_step(b->m, s, b->tokens, at[s], PLAN_PROMPT);
+        }
     }
     for (int round = 0; round < 12; round++) {
         plan_span spans[4];
         int from[4];
         for (int s = 0; s < 4; s++) {
             int n = (s + round) % 3 == 0 ? 1 : (s + round) % 3 == 1 ? 5 : 2;
-            spans[s] = (plan_span){.slot = s, .n_rows = n, .kind = n == 1 ? PLAN_DECODE : PLAN_PROMPT};
+            spans[s] =
+                (plan_span){.slot = s, .n_rows = n, .kind = n == 1 ? PLAN_DECODE : PLAN_PROMPT};
             from[s] = at[s];
             at[s] += n;
         }
@@ -178,11 +193,15 @@ static bool windows_equal(bench *b, int accepted, int wrong) {
     (void)probe_step(b->m, 1, b->tokens, at, PLAN_PROMPT);
     while (at + accepted < N_TOKENS) {
         int32_t window[16];
-        for (int i = 0; i < accepted; i++) { window[i] = b->tokens[at + i]; }
-        for (int i = 0; i < wrong; i++) { window[accepted + i] = (b->tokens[at] + i + 1) % b->c->n_vocab; }
+        for (int i = 0; i < accepted; i++) {
+            window[i] = b->tokens[at + i];
+        }
+        for (int i = 0; i < wrong; i++) {
+            window[accepted + i] = (b->tokens[at] + i + 1) % b->c->n_vocab;
+        }
         const float *got = probe_step(b->m, 0, window, accepted + wrong, PLAN_VERIFY);
         is_same = is_same && memcmp(got, b->want + (size_t)at * (size_t)b->c->n_vocab,
-                                    (size_t)accepted * row_bytes(b)) == 0;
+                                 (size_t)accepted * row_bytes(b)) == 0;
         err e = ERR_INIT;
         is_same = model_commit(b->m, 0, at + accepted, &e) == OK && is_same;
         (void)probe_step(b->m, 1, b->tokens + at, accepted, PLAN_PROMPT);
@@ -209,7 +228,8 @@ static void check_truncate(bench *b) {
     bool is_fine = model_slot_truncate(b->m, 0, 60, &e) == ERR_ARG;
     is_fine = model_slot_truncate(b->m, 0, 61, &e) == OK && is_fine;
     const float *got = probe_step(b->m, 0, b->tokens + 61, N_TOKENS - 61, PLAN_PROMPT);
-    is_fine = is_fine && memcmp(got, b->want + 61 * (size_t)b->c->n_vocab, (N_TOKENS - 61) * row_bytes(b)) == 0;
+    is_fine = is_fine && memcmp(got, b->want + 61 * (size_t)b->c->n_vocab,
+                             (N_TOKENS - 61) * row_bytes(b)) == 0;
     verdict(b, "rollback of eight positions", is_fine, "other logits, or more was allowed");
 }
 
@@ -232,8 +252,8 @@ static bool snapshot_equal(bench *b, int len) {
     draft_copy x = draft_of(b, 0, b->tokens[len]), y = draft_of(b, 2, b->tokens[len]);
     is_fine = is_fine && memcmp(&x, &y, sizeof(x)) == 0;
     const float *got = probe_step(b->m, 2, b->tokens + len, N_TOKENS - len, PLAN_PROMPT);
-    is_fine = is_fine &&
-              memcmp(got, b->want + (size_t)len * (size_t)b->c->n_vocab, (size_t)(N_TOKENS - len) * row_bytes(b)) == 0;
+    is_fine = is_fine && memcmp(got, b->want + (size_t)len * (size_t)b->c->n_vocab,
+                             (size_t)(N_TOKENS - len) * row_bytes(b)) == 0;
     ((char *)blob)[8] ^= 1;
     is_fine = is_fine && model_slot_load(b->m, 2, blob, info.snapshot_bytes, &e) == ERR_MISMATCH;
     mem_free(blob);
@@ -244,7 +264,8 @@ static bool snapshot_equal(bench *b, int len) {
 static void check_snapshots(bench *b) {
     verdict(b, "snapshot at 64", snapshot_equal(b, 64), "other logits or drafts");
     verdict(b, "snapshot at 5", snapshot_equal(b, 5), "other logits or drafts");
-    verdict(b, "snapshot with an open group at 77", snapshot_equal(b, 77), "other logits or drafts");
+    verdict(
+        b, "snapshot with an open group at 77", snapshot_equal(b, 77), "other logits or drafts");
 }
 
 /* ---- two ranks ---- */
@@ -253,7 +274,7 @@ typedef struct rank_job {
     bench *b;
     exchange *x;
     int rank;
-    float *logits;    /* [N_TOKENS][n_vocab] */
+    float *logits; /* [N_TOKENS][n_vocab] */
     draft_copy draft;
     probe taps;
 } rank_job;
@@ -283,20 +304,27 @@ static double worst_difference(const float *a, const float *b, size_t n) {
     double most = 0;
     for (size_t i = 0; i < n; i++) {
         double d = fabs((double)a[i] - (double)b[i]);
-        if (!(d <= most)) { most = d; }
+        if (!(d <= most)) {
+            most = d;
+        }
     }
     return most;
 }
 
 /* Lists that ranks must have in common with a run alone. */
 static bool same_lists(const probe *a, const probe *b) {
-    static const char *const names[] = {"router_ids", "used_ids", "index_ids", "candidate_blocks", "engram_ids"};
+    static const char *const names[] = {
+        "router_ids", "used_ids", "index_ids", "candidate_blocks", "engram_ids"};
     bool is_same = true;
     for (int i = 0; i < a->n; i++) {
         const probe_entry *e = &a->entries[i];
         bool is_list = false;
-        for (int k = 0; k < 5; k++) { is_list = is_list || strcmp(e->name, names[k]) == 0; }
-        if (!is_list) { continue; }
+        for (int k = 0; k < 5; k++) {
+            is_list = is_list || strcmp(e->name, names[k]) == 0;
+        }
+        if (!is_list) {
+            continue;
+        }
         const probe_entry *o = probe_find(b, e->name, e->layer, e->is_draft);
         size_t size = (size_t)e->n_rows * (size_t)e->n_cols * (e->type == TAP_I64 ? 8 : 4);
         is_same = is_same && o != NULL && memcmp(e->data, o->data, size) == 0;
@@ -328,7 +356,9 @@ static void check_ranks(bench *b, double tolerance, bool has_equal_lists) {
         j[r].logits = mem_array(n, sizeof(float));
         pthread_create(&t[r], NULL, run_rank, &j[r]);
     }
-    for (int r = 0; r < 2; r++) { pthread_join(t[r], NULL); }
+    for (int r = 0; r < 2; r++) {
+        pthread_join(t[r], NULL);
+    }
     bool is_same = memcmp(j[0].logits, j[1].logits, n * sizeof(float)) == 0 &&
                    memcmp(&j[0].draft, &j[1].draft, sizeof(j[0].draft)) == 0;
     verdict(b, "two ranks hold equal bits", is_same, "different bits");
@@ -347,13 +377,18 @@ static void check_ranks(bench *b, double tolerance, bool has_equal_lists) {
 
 /* The same over tcp: rank 1 is a process of its own and reports its logits' checksum by its exit status. */
 static void check_processes(bench *b, double tolerance) {
-    exchange_tcp_options o = {.world = 2, .port = 25000 + (int)(getpid() % 20000), .listen_fd = -1,
-                              .secret = {7}, .identity = 3};
+    exchange_tcp_options o = {.world = 2,
+        .port = 25000 + (int)(getpid() % 20000),
+        .listen_fd = -1,
+        .secret = {7},
+        .identity = 3};
     static rank_job j;
     err e = ERR_INIT;
     size_t n = (size_t)N_TOKENS * (size_t)b->c->n_vocab;
     int pipe_fd[2];
-    if (pipe(pipe_fd) != 0) { return; }
+    if (pipe(pipe_fd) != 0) {
+        return;
+    }
     memset(&j, 0, sizeof(j));
     j.b = b;
     j.logits = mem_array(n, sizeof(float));
@@ -361,7 +396,9 @@ static void check_processes(bench *b, double tolerance) {
     pid_t pid = fork();
     j.rank = o.rank = pid == 0 ? 1 : 0;
     int rc = exchange_tcp_open(&o, &j.x, &e);
-    if (rc == OK) { (void)run_rank(&j); }
+    if (rc == OK) {
+        (void)run_rank(&j);
+    }
     if (pid == 0) {
         rc = rc == OK ? fd_write_full(pipe_fd[1], j.logits, n * sizeof(float), &e) : rc;
         _exit(rc == OK ? 0 : 1);
@@ -386,8 +423,8 @@ static void check_processes(bench *b, double tolerance) {
 
 typedef struct saboteur {
     const bench *b;
-    char what;        /* 'r' inverse rotation, 'c' comb indices, 'p' own pre */
-    float *own_pre;   /* of the newest mix */
+    char what;      /* 'r' inverse rotation, 'c' comb indices, 'p' own pre */
+    float *own_pre; /* of the newest mix */
     float frequency[512];
 } saboteur;
 
@@ -398,7 +435,8 @@ static void undo_inverse(const saboteur *s, const tap_data *t) {
     double theta = is_window ? c->rope_theta : c->compress_theta;
     for (int r = 0; r < t->n_rows; r++) {
         for (int h = 0; h < c->n_heads; h++) {
-            float *tail = (float *)t->data + (size_t)r * t->stride + h * c->d_head + (c->d_head - c->d_rope);
+            float *tail =
+                (float *)t->data + (size_t)r * t->stride + h * c->d_head + (c->d_head - c->d_rope);
             for (int i = 0; i < c->d_rope; i += 2) {
                 double a = (double)r * pow(theta, -(double)i / c->d_rope);
                 double re = (double)tail[i], im = (double)tail[i + 1];
@@ -427,13 +465,22 @@ static void sabotage(void *user, const tap_data *t) {
     saboteur *s = user;
     size_t pre_bytes = (size_t)t->n_rows * t->stride * sizeof(float);
     size_t len = strlen(t->name);
-    if (t->is_draft) { return; }
-    if (s->what == 'r' && strcmp(t->name, "attn_o") == 0) { undo_inverse(s, t); }
-    if (s->what == 'c' && len > 5 && strcmp(t->name + len - 5, "_comb") == 0) { transpose_comb(s, t); }
-    if (s->what != 'p') { return; }
+    if (t->is_draft) {
+        return;
+    }
+    if (s->what == 'r' && strcmp(t->name, "attn_o") == 0) {
+        undo_inverse(s, t);
+    }
+    if (s->what == 'c' && len > 5 && strcmp(t->name + len - 5, "_comb") == 0) {
+        transpose_comb(s, t);
+    }
+    if (s->what != 'p') {
+        return;
+    }
     if (strcmp(t->name, "hc_attn_pre") == 0 || strcmp(t->name, "hc_ffn_pre") == 0) {
         memcpy(s->own_pre, t->data, pre_bytes);
-    } else if (strcmp(t->name, "attn_collapse_pre") == 0 || strcmp(t->name, "ffn_collapse_pre") == 0) {
+    } else if (strcmp(t->name, "attn_collapse_pre") == 0 ||
+               strcmp(t->name, "ffn_collapse_pre") == 0) {
         memcpy(t->data, s->own_pre, pre_bytes);
     }
 }
@@ -442,7 +489,8 @@ static void check_sabotage(bench *b) {
     static const struct {
         char what;
         const char *name;
-    } kinds[] = {{'r', "no inverse rotation"}, {'c', "comb indices swapped"}, {'p', "own pre, not the previous one"}};
+    } kinds[] = {{'r', "no inverse rotation"}, {'c', "comb indices swapped"},
+        {'p', "own pre, not the previous one"}};
     saboteur s = {.b = b, .own_pre = mem_array(N_TOKENS * 8, sizeof(float))};
     for (int i = 0; i < 3; i++) {
         s.what = kinds[i].what;
@@ -451,7 +499,8 @@ static void check_sabotage(bench *b) {
         const float *got = probe_step(b->m, 0, b->tokens, N_TOKENS, PLAN_PROMPT);
         double most = worst_difference(got, b->want, (size_t)N_TOKENS * (size_t)b->c->n_vocab);
         model_set_tap(b->m, NULL, NULL);
-        verdict(b, kinds[i].name, most > 0.05, "no difference: the golden comparison could not have seen it");
+        verdict(b, kinds[i].name, most > 0.05,
+            "no difference: the golden comparison could not have seen it");
     }
     mem_free(s.own_pre);
 }
@@ -460,19 +509,25 @@ static void check_sabotage(bench *b) {
 static bool drop_sinks(const char *path) {
     st_set *s = NULL;
     err e = ERR_INIT;
-    if (st_open(path, ST_MAPPED, &s, &e) != OK) { return false; }
+    if (st_open(path, ST_MAPPED, &s, &e) != OK) {
+        return false;
+    }
     FILE *f = fopen(path, "r+b");
     bool is_fine = f != NULL;
     for (size_t i = 0; i < st_count(s) && is_fine; i++) {
         const st_tensor *t = st_at(s, i);
-        if (strstr(t->name, "attn_sink") == NULL || t->dtype != ST_F32) { continue; }
+        if (strstr(t->name, "attn_sink") == NULL || t->dtype != ST_F32) {
+            continue;
+        }
         is_fine = fseek(f, (long)t->offset, SEEK_SET) == 0;
         for (uint64_t k = 0; k < st_elements(t) && is_fine; k++) {
             float low = -1e30f;
             is_fine = fwrite(&low, sizeof(low), 1, f) == 1;
         }
     }
-    if (f != NULL) { fclose(f); }
+    if (f != NULL) {
+        fclose(f);
+    }
     st_close(s);
     return is_fine;
 }
@@ -495,7 +550,8 @@ static void check_without_sinks(bench *b) {
     fresh_slot(b, 0);
     const float *got = probe_step(b->m, 0, b->tokens, N_TOKENS, PLAN_PROMPT);
     double most = worst_difference(got, b->want, (size_t)N_TOKENS * (size_t)b->c->n_vocab);
-    verdict(b, "no sink", most > 0.05, "no difference: the golden comparison could not have seen it");
+    verdict(
+        b, "no sink", most > 0.05, "no difference: the golden comparison could not have seen it");
     model_close(b->m);
     b->m = kept;
 }
@@ -522,7 +578,8 @@ static void check_refusals(bench *b) {
     verdict(b, "no pages", model_step(b->m, &plan, &out, &e) == ERR_FULL, e.msg);
     fresh_slot(b, 0);
     const float *got = probe_step(b->m, 0, b->tokens, N_TOKENS, PLAN_PROMPT);
-    verdict(b, "refused plans change nothing", memcmp(got, b->want, N_TOKENS * row_bytes(b)) == 0, "other logits");
+    verdict(b, "refused plans change nothing", memcmp(got, b->want, N_TOKENS * row_bytes(b)) == 0,
+        "other logits");
 }
 
 static void open_model(bench *b) {
@@ -549,8 +606,8 @@ static void check_model(bench *b) {
     check_refusals(b);
 }
 
-/* Rounding to the stored formats turns float noise into whole steps, so ranks are compared with one rank on unquantized
- * KV; equal bits between ranks hold either way. */
+/* Rounding to the stored formats turns float noise into whole steps, so ranks are compared with one
+ * rank on unquantized KV; equal bits between ranks hold either way. */
 static void check_worlds(bench *b, double tolerance, bool has_equal_lists) {
     b->has_exact_kv = true;
     open_model(b);

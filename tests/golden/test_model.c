@@ -1,5 +1,6 @@
-/* The forward pass against the golden models: every tensor of expected.safetensors (float32, KV kept unquantized), and
- * expected_qat.safetensors for the prompts it can be gated on (packed KV, as the product runs). */
+/* The forward pass against the golden models: every tensor of expected.safetensors (float32, KV
+ * kept unquantized), and expected_qat.safetensors for the prompts it can be gated on (packed KV, as
+ * the product runs). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +55,8 @@ static int64_t integer_at(const void *p, st_dtype d, size_t i) {
         memcpy(&v, (const char *)p + i * 4, 4);
         return v;
     }
-    default: return ((const uint8_t *)p)[i];
+    default:
+        return ((const uint8_t *)p)[i];
     }
 }
 
@@ -68,7 +70,9 @@ static void compare_integers(run *r, const st_tensor *t, const int64_t *got) {
     size_t n = (size_t)st_elements(t);
     for (size_t i = 0; i < n; i++) {
         int64_t want = integer_at(data_of(t), t->dtype, i);
-        if (want == got[i]) { continue; }
+        if (want == got[i]) {
+            continue;
+        }
         char a[64], b[64];
         snprintf(a, sizeof(a), "[%zu] %lld", i, (long long)want);
         snprintf(b, sizeof(b), "[%zu] %lld", i, (long long)got[i]);
@@ -78,14 +82,19 @@ static void compare_integers(run *r, const st_tensor *t, const int64_t *got) {
     vectors_pass(&r->v);
 }
 
-/* A stored value that lies on the border of two codes of its small float format may fall on either side: float noise of
- * 1e-6 decides. One element in 500 (at least one) may be about one code away. */
+/* A stored value that lies on the border of two codes of its small float format may fall on either
+ * side: float noise of 1e-6 decides. One element in 500 (at least one) may be about one code away.
+ */
 static int count_flips(const st_tensor *t, const float *got, double rms) {
     int n_flips = 0;
     for (size_t i = 0; i < (size_t)st_elements(t); i++) {
         double want = (double)float_at(data_of(t), i), d = fabs(want - (double)got[i]);
-        if (d <= 1e-4 * rms) { continue; }
-        if (!(d <= 0.51 * fmax(fabs(want), fabs((double)got[i])) + 0.1 * rms)) { return -1; }
+        if (d <= 1e-4 * rms) {
+            continue;
+        }
+        if (!(d <= 0.51 * fmax(fabs(want), fabs((double)got[i])) + 0.1 * rms)) {
+            return -1;
+        }
         n_flips++;
     }
     return n_flips;
@@ -101,7 +110,9 @@ static void compare_floats(run *r, const st_tensor *t, const float *got, bool is
             sum += (double)want * (double)want;
             n_finite++;
         }
-        double d = isfinite(want) ? fabs((double)want - (double)got[i]) : want == got[i] ? 0 : INFINITY;
+        double d = isfinite(want)   ? fabs((double)want - (double)got[i])
+                   : want == got[i] ? 0
+                                    : INFINITY;
         if (!(d <= most)) {
             most = d;
             worst = i;
@@ -111,8 +122,8 @@ static void compare_floats(run *r, const st_tensor *t, const float *got, bool is
     double limit = is_logits ? r->logit_tolerance : 1e-4 * rms;
     int n_flips = most > limit && r->is_packed && !is_logits ? count_flips(t, got, rms) : 0;
     if (n_flips > 0 && (n_flips == 1 || (size_t)n_flips <= n / 500)) {
-        printf("note %s/%s: %d of %zu stored values on the other side of a code border\n", r->model_name, t->name,
-               n_flips, n);
+        printf("note %s/%s: %d of %zu stored values on the other side of a code border\n",
+            r->model_name, t->name, n_flips, n);
         most = 0;
     }
     if (most <= limit) {
@@ -120,7 +131,8 @@ static void compare_floats(run *r, const st_tensor *t, const float *got, bool is
         return;
     }
     char a[128], b[128];
-    snprintf(a, sizeof(a), "[%zu] %.9g within %.3g", worst, (double)float_at(data_of(t), worst), limit);
+    snprintf(
+        a, sizeof(a), "[%zu] %.9g within %.3g", worst, (double)float_at(data_of(t), worst), limit);
     snprintf(b, sizeof(b), "[%zu] %.9g off by %.3g", worst, (double)got[worst], most);
     fail(r, t, a, b);
 }
@@ -136,7 +148,9 @@ static const st_tensor *wanted(const run *r, const char *what) {
 /* Row i of the golden tensor is this row of the step. */
 static int step_row(const run *r, const st_tensor *t, int i, int n_rows) {
     const st_tensor *positions = wanted(r, "positions");
-    if ((int)t->dims[0] == n_rows && n_rows == r->n_tokens) { return i; }
+    if ((int)t->dims[0] == n_rows && n_rows == r->n_tokens) {
+        return i;
+    }
     return (int)integer_at(data_of(positions), ST_I64, (size_t)i);
 }
 
@@ -151,12 +165,20 @@ static void compare_tap(run *r, const st_tensor *t, const probe_entry *e, bool i
     int64_t *integers = mem_array((size_t)rows * cols, sizeof(int64_t));
     for (int i = 0; i < rows; i++) {
         size_t from = (size_t)step_row(r, t, i, rows) * (size_t)e->n_cols;
-        if (e->is_draft) { from = (size_t)i * (size_t)e->n_cols; }
+        if (e->is_draft) {
+            from = (size_t)i * (size_t)e->n_cols;
+        }
         for (size_t k = 0; k < cols; k++) {
             size_t at = (size_t)i * cols + k;
-            if (e->type == TAP_F32) { floats[at] = ((const float *)e->data)[from + k]; }
-            if (e->type == TAP_I32) { integers[at] = ((const int32_t *)e->data)[from + k]; }
-            if (e->type == TAP_I64) { integers[at] = ((const int64_t *)e->data)[from + k]; }
+            if (e->type == TAP_F32) {
+                floats[at] = ((const float *)e->data)[from + k];
+            }
+            if (e->type == TAP_I32) {
+                integers[at] = ((const int32_t *)e->data)[from + k];
+            }
+            if (e->type == TAP_I64) {
+                integers[at] = ((const int64_t *)e->data)[from + k];
+            }
         }
     }
     if (e->type == TAP_F32) {
@@ -177,7 +199,9 @@ static void compare_candidates(run *r, const st_tensor *t, int layer) {
             int32_t block = ((const int32_t *)e->data)[i * (size_t)e->n_cols + (size_t)b];
             for (int k = 0; block >= 0 && k < r->c->candidate_block; k++) {
                 size_t j = (size_t)block * (size_t)r->c->candidate_block + (size_t)k;
-                if (j < cols) { got[i * cols + j] = 1; }
+                if (j < cols) {
+                    got[i * cols + j] = 1;
+                }
             }
         }
     }
@@ -189,7 +213,8 @@ static void compare_candidates(run *r, const st_tensor *t, int layer) {
 static void compare_rows(run *r, const st_tensor *t, model_rows what, int layer) {
     int n = (int)t->dims[0], d = (int)t->dims[1];
     int64_t first = what == MODEL_ROWS_WINDOW ? r->n_tokens - n : 0;
-    float *rows = mem_array((size_t)(n * d), sizeof(float)), *got = mem_array((size_t)(n * d), sizeof(float));
+    float *rows = mem_array((size_t)(n * d), sizeof(float)),
+          *got = mem_array((size_t)(n * d), sizeof(float));
     err e = ERR_INIT;
     if (model_read_rows(r->m, 0, what, layer, first, n, rows, &e) != OK) {
         fail(r, t, "stored rows", e.msg);
@@ -209,16 +234,21 @@ static void split_name(const char *rest, char what[48], int *layer) {
     const char *dot = strrchr(rest, '.');
     int64_t number = -1;
     size_t len = strlen(rest);
-    if (dot != NULL && parse_i64(dot + 1, &number) == OK) { len = (size_t)(dot - rest); }
+    if (dot != NULL && parse_i64(dot + 1, &number) == OK) {
+        len = (size_t)(dot - rest);
+    }
     snprintf(what, 48, "%.*s", (int)len, rest);
     *layer = (int)number;
 }
 
-static void compare_prefill_tensor(run *r, const st_tensor *t, const char *rest, const float *logits) {
+static void compare_prefill_tensor(
+    run *r, const st_tensor *t, const char *rest, const float *logits) {
     char what[48];
     int layer;
     split_name(rest, what, &layer);
-    if (strcmp(what, "positions") == 0 || str_starts(what, "greedy_")) { return; }
+    if (strcmp(what, "positions") == 0 || str_starts(what, "greedy_")) {
+        return;
+    }
     if (strcmp(what, "candidates") == 0) {
         compare_candidates(r, t, layer);
     } else if (strcmp(what, "window_kv") == 0) {
@@ -228,8 +258,10 @@ static void compare_prefill_tensor(run *r, const st_tensor *t, const char *rest,
     } else if (strcmp(what, "index_k") == 0) {
         compare_rows(r, t, MODEL_ROWS_KEYS, layer);
     } else if (strcmp(what, "logits") == 0) {
-        probe_entry e = {.type = TAP_F32, .n_rows = r->n_tokens, .n_cols = r->c->n_vocab,
-                         .data = (void *)(size_t)logits};
+        probe_entry e = {.type = TAP_F32,
+            .n_rows = r->n_tokens,
+            .n_cols = r->c->n_vocab,
+            .data = (void *)(size_t)logits};
         compare_tap(r, t, &e, true);
     } else {
         const probe_entry *e = probe_find(&r->taps, what, layer, false);
@@ -251,8 +283,8 @@ static void check_prefill(run *r) {
     for (size_t i = 0; i < st_count(r->want); i++) {
         const st_tensor *t = st_at(r->want, i);
         const char *rest = t->name + prefix + 1;
-        if (!str_starts(t->name, r->prompt) || t->name[prefix] != '.' || str_starts(rest, "dspark.") ||
-            str_starts(rest, "stale.")) {
+        if (!str_starts(t->name, r->prompt) || t->name[prefix] != '.' ||
+            str_starts(rest, "dspark.") || str_starts(rest, "stale.")) {
             continue;
         }
         compare_prefill_tensor(r, t, rest, logits);
@@ -268,7 +300,9 @@ static void compare_draft_taps(run *r, int64_t pos) {
         const st_tensor *t = st_at(r->want, i);
         char what[48];
         int stage;
-        if (!str_starts(t->name, prefix)) { continue; }
+        if (!str_starts(t->name, prefix)) {
+            continue;
+        }
         split_name(t->name + strlen(prefix), what, &stage);
         if (strcmp(what, "main_hidden") == 0) {
             const probe_entry *e = probe_find(&r->taps, what, -1, false);
@@ -308,13 +342,16 @@ static void record_draft(run *r, draft_record *d, int32_t token, bool is_first, 
         return;
     }
     model_set_tap(r->m, NULL, NULL);
-    if (is_first) { compare_draft_taps(r, pos); }
+    if (is_first) {
+        compare_draft_taps(r, pos);
+    }
     d->ids[d->n * (block + 1)] = token;
     for (int i = 0; i < block; i++) {
         const probe_entry *l = probe_find(&r->taps, "logits", i, true);
         d->ids[d->n * (block + 1) + i + 1] = out.tokens[i];
         d->confidence[d->n * block + i] = out.confidence[i];
-        memcpy(d->logits + (size_t)(d->n * block + i) * (size_t)vocab, l->data, (size_t)vocab * sizeof(float));
+        memcpy(d->logits + (size_t)(d->n * block + i) * (size_t)vocab, l->data,
+            (size_t)vocab * sizeof(float));
     }
     d->n++;
 }
@@ -322,7 +359,9 @@ static void record_draft(run *r, draft_record *d, int32_t token, bool is_first, 
 static int64_t draft_index(const run *r, int64_t pos) {
     const st_tensor *t = wanted(r, "dspark.positions");
     for (size_t i = 0; t != NULL && i < (size_t)t->dims[0]; i++) {
-        if (integer_at(data_of(t), ST_I64, i) == pos) { return (int64_t)i; }
+        if (integer_at(data_of(t), ST_I64, i) == pos) {
+            return (int64_t)i;
+        }
     }
     return -1;
 }
@@ -333,8 +372,8 @@ static void check_continuation(run *r) {
     int64_t *got_ids = mem_array((size_t)n, 8);
     float *got_logits = mem_array((size_t)n * (size_t)vocab, sizeof(float));
     draft_record d = {mem_array((size_t)(n * (block + 1)), 8),
-                      mem_array((size_t)(n * block) * (size_t)vocab, sizeof(float)),
-                      mem_array((size_t)(n * block), sizeof(float)), 0};
+        mem_array((size_t)(n * block) * (size_t)vocab, sizeof(float)),
+        mem_array((size_t)(n * block), sizeof(float)), 0};
     probe_clear(&r->taps);
     probe_slot(r->m, 0, 0, 512);
     model_set_tap(r->m, probe_tap, &r->taps);
@@ -345,9 +384,13 @@ static void check_continuation(run *r) {
         got_ids[i] = token;
         memcpy(got_logits + (size_t)i * (size_t)vocab, logits, (size_t)vocab * sizeof(float));
         int64_t pos = r->n_tokens - 1 + i;
-        if (draft_index(r, pos) == d.n) { record_draft(r, &d, token, d.n == 0, pos); }
+        if (draft_index(r, pos) == d.n) {
+            record_draft(r, &d, token, d.n == 0, pos);
+        }
         model_set_tap(r->m, d.n == 0 ? probe_tap : NULL, &r->taps);
-        if (i + 1 < n) { logits = probe_step(r->m, 0, &token, 1, PLAN_DECODE); }
+        if (i + 1 < n) {
+            logits = probe_step(r->m, 0, &token, 1, PLAN_DECODE);
+        }
     }
     model_set_tap(r->m, NULL, NULL);
     compare_integers(r, ids, got_ids);
@@ -366,12 +409,15 @@ static void check_continuation(run *r) {
 
 static void check_constants(run *r) {
     const model_config *c = r->c;
-    const st_tensor *m = st_find(r->want, "engram_multipliers"), *p = st_find(r->want, "engram_primes");
+    const st_tensor *m = st_find(r->want, "engram_multipliers"),
+                    *p = st_find(r->want, "engram_primes");
     const st_tensor *o = st_find(r->want, "engram_offsets");
     int64_t multipliers[64], primes[64], offsets[64];
     int n = 0;
     for (int i = 0; i < c->n_engram; i++) {
-        for (int k = 0; k < c->max_ngram; k++) { multipliers[n++] = c->engram[i].multipliers[k]; }
+        for (int k = 0; k < c->max_ngram; k++) {
+            multipliers[n++] = c->engram[i].multipliers[k];
+        }
     }
     compare_integers(r, m, multipliers);
     n = 0;
@@ -392,8 +438,10 @@ static void check_rope(run *r, const char *name, bool is_compressed) {
     int64_t pos[64];
     rope_yarn yarn = {c->yarn_factor, c->yarn_beta_fast, c->yarn_beta_slow, c->yarn_original};
     rope_frequencies(is_compressed ? c->compress_theta : c->rope_theta, c->d_rope,
-                     is_compressed ? &yarn : NULL, frequency);
-    for (int i = 0; i < 64; i++) { pos[i] = is_compressed ? 4 * i : i; }
+        is_compressed ? &yarn : NULL, frequency);
+    for (int i = 0; i < 64; i++) {
+        pos[i] = is_compressed ? 4 * i : i;
+    }
     kernel_context k = {0};
     rope_table_run(&k, &(rope_table_args){frequency, pos, got, 64, c->d_rope});
     compare_floats(r, t, got, false);
@@ -422,9 +470,14 @@ static void open_want(run *r, const char *dir, const char *file) {
 }
 
 static void open_model(run *r, bool is_exact, int n_threads) {
-    model_options o = {.dir = r->folder, .n_threads = n_threads, .n_slots = 1, .max_rows = 256,
-                       .max_logit_rows = 256, .page_tokens = 32, .max_context = 512,
-                       .has_exact_kv = is_exact};
+    model_options o = {.dir = r->folder,
+        .n_threads = n_threads,
+        .n_slots = 1,
+        .max_rows = 256,
+        .max_logit_rows = 256,
+        .page_tokens = 32,
+        .max_context = 512,
+        .has_exact_kv = is_exact};
     r->m = probe_open(&o);
     r->is_packed = !is_exact;
     model_info info;
@@ -466,10 +519,16 @@ static void check_packed(run *r, const char *dir, json *tokens) {
             bool is_wanted = false;
             char what[48];
             int layer;
-            if (!str_starts(t->name, r->prompt) || str_starts(rest, "dspark.")) { continue; }
+            if (!str_starts(t->name, r->prompt) || str_starts(rest, "dspark.")) {
+                continue;
+            }
             split_name(rest, what, &layer);
-            for (int w = 0; w < 4; w++) { is_wanted = is_wanted || strcmp(what, whats[w]) == 0; }
-            if (is_wanted) { compare_prefill_tensor(r, t, rest, logits); }
+            for (int w = 0; w < 4; w++) {
+                is_wanted = is_wanted || strcmp(what, whats[w]) == 0;
+            }
+            if (is_wanted) {
+                compare_prefill_tensor(r, t, rest, logits);
+            }
         }
     }
     model_close(r->m);
@@ -508,7 +567,9 @@ static void check_fake_quant(run *r, kv_format format, const char *name) {
         kv_unpack(format, packed, d, out);
         for (int k = 0; k < d; k++) {
             float w = float_at(want->data, (size_t)(i * d + k));
-            if (w == out[k]) { continue; }
+            if (w == out[k]) {
+                continue;
+            }
             char a[96], b[96];
             snprintf(a, sizeof(a), "row %d value %d of %.9g: %.9g", i, k, (double)in[k], (double)w);
             snprintf(b, sizeof(b), "%.9g", (double)out[k]);

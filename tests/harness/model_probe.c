@@ -30,19 +30,24 @@ void probe_tap(void *user, const tap_data *t) {
     e->n_cols = t->n_cols;
     e->data = mem_alloc(row * (size_t)t->n_rows);
     for (int r = 0; r < t->n_rows; r++) {
-        memcpy((char *)e->data + (size_t)r * row, (const char *)t->data + (size_t)r * t->stride * size, row);
+        memcpy((char *)e->data + (size_t)r * row,
+            (const char *)t->data + (size_t)r * t->stride * size, row);
     }
 }
 
 void probe_clear(probe *p) {
-    for (int i = 0; i < p->n; i++) { mem_free(p->entries[i].data); }
+    for (int i = 0; i < p->n; i++) {
+        mem_free(p->entries[i].data);
+    }
     p->n = 0;
 }
 
 const probe_entry *probe_find(const probe *p, const char *name, int layer, bool is_draft) {
     for (int i = 0; i < p->n; i++) {
         const probe_entry *e = &p->entries[i];
-        if (e->layer == layer && e->is_draft == is_draft && strcmp(e->name, name) == 0) { return e; }
+        if (e->layer == layer && e->is_draft == is_draft && strcmp(e->name, name) == 0) {
+            return e;
+        }
     }
     return NULL;
 }
@@ -58,26 +63,38 @@ void probe_slot(model *m, int slot, int first_page, int n_tokens) {
     model_get_info(m, &info);
     int n = (n_tokens + info.page_tokens - 1) / info.page_tokens;
     int32_t *pages = mem_array((size_t)n, sizeof(*pages));
-    for (int i = 0; i < n; i++) { pages[i] = first_page + i; }
+    for (int i = 0; i < n; i++) {
+        pages[i] = first_page + i;
+    }
     model_slot_reset(m, slot);
-    if (model_slot_pages(m, slot, pages, n, &e) != OK) { stop("pages", &e); }
+    if (model_slot_pages(m, slot, pages, n, &e) != OK) {
+        stop("pages", &e);
+    }
     mem_free(pages);
 }
 
 const float *probe_step(model *m, int slot, const int32_t *tokens, int n, plan_kind kind) {
-    plan_span span = {.slot = slot, .n_rows = n, .pos = model_slot_len(m, slot), .tokens = tokens,
-                      .logits = PLAN_LOGITS_ALL, .kind = (uint8_t)kind};
+    plan_span span = {.slot = slot,
+        .n_rows = n,
+        .pos = model_slot_len(m, slot),
+        .tokens = tokens,
+        .logits = PLAN_LOGITS_ALL,
+        .kind = (uint8_t)kind};
     batch_plan plan = {.id = 1, .n_spans = 1, .spans = &span};
     step_result out;
     err e = ERR_INIT;
-    if (model_step(m, &plan, &out, &e) != OK) { stop("step", &e); }
+    if (model_step(m, &plan, &out, &e) != OK) {
+        stop("step", &e);
+    }
     return out.logits;
 }
 
 int32_t probe_argmax(const float *x, int n) {
     int32_t best = 0;
     for (int32_t i = 1; i < n; i++) {
-        if (x[i] > x[best]) { best = i; }
+        if (x[i] > x[best]) {
+            best = i;
+        }
     }
     return best;
 }
@@ -85,7 +102,9 @@ int32_t probe_argmax(const float *x, int n) {
 model *probe_open(const model_options *o) {
     model *m = NULL;
     err e = ERR_INIT;
-    if (model_open(o, &m, &e) != OK) { stop("opening the model", &e); }
+    if (model_open(o, &m, &e) != OK) {
+        stop("opening the model", &e);
+    }
     return m;
 }
 

@@ -1,5 +1,5 @@
-/* Records what a model's tap gives during one step or draft, for comparison with golden tensors, and small helpers to
- * drive a model in tests. One thread. */
+/* Records what a model's tap gives during one step or draft, for comparison with golden tensors,
+ * and small helpers to drive a model in tests. One thread. */
 #ifndef TESTS_HARNESS_MODEL_PROBE_H
 #define TESTS_HARNESS_MODEL_PROBE_H
 
@@ -38,8 +38,9 @@ int32_t probe_argmax(const float *x, int n);
 /* Opens or ends the program with the error. */
 model *probe_open(const model_options *o);
 
-/* A golden folder holds result tensors beside the weights, so a model is opened from a temporary folder of links to its
- * model.safetensors, token_map.json and the named config. Ends the program when that fails. */
+/* A golden folder holds result tensors beside the weights, so a model is opened from a temporary
+ * folder of links to its model.safetensors, token_map.json and the named config. Ends the program
+ * when that fails. */
 void probe_folder(const char *golden, const char *config_name, char out[256]);
 void probe_folder_remove(const char *dir);
 

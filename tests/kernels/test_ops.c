@@ -14,7 +14,9 @@
 #include "kernels/kernels.h"
 
 static void near(double got, double want, double relative) {
-    if (!(fabs(got - want) <= relative * fabs(want))) { fail_msg("%.9g, expected %.9g", got, want); }
+    if (!(fabs(got - want) <= relative * fabs(want))) {
+        fail_msg("%.9g, expected %.9g", got, want);
+    }
 }
 
 /* model.md 7. */
@@ -31,8 +33,8 @@ static void test_rope_frequencies(void **state) {
         int i;
         double want;
     } table[] = {{0, 1}, {1, 0.68765602}, {14, 5.2868563e-3}, {15, 3.6355386e-3}, {16, 2.265625e-3},
-                 {17, 1.3968013e-3}, {20, 2.9697778e-4}, {24, 1.953125e-5}, {25, 5.3723127e-6},
-                 {31, 5.6805290e-7}};
+        {17, 1.3968013e-3}, {20, 2.9697778e-4}, {24, 1.953125e-5}, {25, 5.3723127e-6},
+        {31, 5.6805290e-7}};
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         near((double)b[table[i].i], table[i].want, 3e-7);
     }
@@ -45,12 +47,16 @@ static void test_rope_inverse(void **state) {
     kernel_context k = {0};
     rope_frequencies(10000, 64, NULL, frequency);
     rope_table_run(&k, &(rope_table_args){frequency, &pos, table, 1, 64});
-    for (int i = 0; i < 128; i++) { x[i] = y[i] = (float)(i - 60) / 7.0f; }
+    for (int i = 0; i < 128; i++) {
+        x[i] = y[i] = (float)(i - 60) / 7.0f;
+    }
     rope_run(&k, &(rope_args){y, 128, table, 1, 1, 128, 64, false});
     assert_memory_equal(x, y, 64 * sizeof(float));
     assert_true(fabsf(x[70] - y[70]) > 0.01f);
     rope_run(&k, &(rope_args){y, 128, table, 1, 1, 128, 64, true});
-    for (int i = 0; i < 128; i++) { assert_true(fabsf(x[i] - y[i]) < 1e-5f); }
+    for (int i = 0; i < 128; i++) {
+        assert_true(fabsf(x[i] - y[i]) < 1e-5f);
+    }
 }
 
 /* model.md 13.1 and 19.3: ties, saturation, floors, borders of a power of two. */
@@ -58,8 +64,8 @@ static void test_small_floats(void **state) {
     (void)state;
     static const struct {
         float x, want;
-    } e2m1[] = {{0.25f, 0}, {0.75f, 1}, {1.25f, 1}, {1.75f, 2}, {2.5f, 2}, {3.5f, 4}, {5, 4}, {5.01f, 6},
-                {-0.75f, -1}, {0.26f, 0.5f}, {100, 6}};
+    } e2m1[] = {{0.25f, 0}, {0.75f, 1}, {1.25f, 1}, {1.75f, 2}, {2.5f, 2}, {3.5f, 4}, {5, 4},
+        {5.01f, 6}, {-0.75f, -1}, {0.26f, 0.5f}, {100, 6}};
     for (size_t i = 0; i < sizeof(e2m1) / sizeof(e2m1[0]); i++) {
         assert_true(e2m1_to_float(e2m1_from_float(e2m1[i].x)) == e2m1[i].want);
     }
@@ -71,8 +77,10 @@ static void test_small_floats(void **state) {
         }
     }
     assert_int_equal(e4m3_from_float(1e9f), 0x7e);
-    assert_int_equal(e4m3_from_float(1.0625f), e4m3_from_float(1.0f));  /* halfway to 1.125: the even code */
-    assert_int_equal(e4m3_from_float(1.1875f), e4m3_from_float(1.25f)); /* halfway from 1.125: the even code */
+    assert_int_equal(
+        e4m3_from_float(1.0625f), e4m3_from_float(1.0f)); /* halfway to 1.125: the even code */
+    assert_int_equal(
+        e4m3_from_float(1.1875f), e4m3_from_float(1.25f)); /* halfway from 1.125: the even code */
     assert_true(ue8m0_to_float(127) == 1.0f && ue8m0_to_float(0) == 0x1p-127f);
 }
 
@@ -103,7 +111,9 @@ static float nearest(float v, float (*value)(uint8_t code), int n_codes) {
     float a = fabsf(v);
     for (int c = 1; c < n_codes; c++) {
         float d = fabsf(value((uint8_t)c) - a), e = fabsf(value((uint8_t)best) - a);
-        if (d < e || (d == e && c % 2 == 0)) { best = c; }
+        if (d < e || (d == e && c % 2 == 0)) {
+            best = c;
+        }
     }
     return copysignf(value((uint8_t)best), v);
 }
@@ -117,9 +127,12 @@ static void fake_quant(kv_format f, const float *x, int d, float *y) {
     int block = f == KV_COMPRESSED ? 16 : 32;
     for (int b = 0; b < d; b += block) {
         float a = f == KV_WINDOW ? 1e-4f : f == KV_COMPRESSED ? 6 * 0x1p-9f : 6 * 0x1p-126f;
-        for (int i = b; i < b + block; i++) { a = fmaxf(a, fabsf(x[i])); }
-        float s = f == KV_COMPRESSED ? nearest(a / 6, e4m3_to_float, 127)
-                                     : exp2f(ceilf(log2f(a * (f == KV_WINDOW ? 1.0f / 448 : 1.0f / 6))));
+        for (int i = b; i < b + block; i++) {
+            a = fmaxf(a, fabsf(x[i]));
+        }
+        float s = f == KV_COMPRESSED
+                      ? nearest(a / 6, e4m3_to_float, 127)
+                      : exp2f(ceilf(log2f(a * (f == KV_WINDOW ? 1.0f / 448 : 1.0f / 6))));
         for (int i = b; i < b + block; i++) {
             y[i] = f == KV_WINDOW ? nearest(clamped(x[i] / s, 448), e4m3_to_float, 127) * s
                                   : nearest(clamped(x[i] / s, 6), e2m1_to_float, 8) * s;
@@ -136,12 +149,16 @@ static void test_packing(void **state) {
         float x[128], y[128], z[128];
         uint8_t row[512];
         float size = expf((float)(n % 20) / 3.0f - 4.0f);
-        for (int i = 0; i < 128; i++) { x[i] = (float)rand_normal(&r) * size; }
+        for (int i = 0; i < 128; i++) {
+            x[i] = (float)rand_normal(&r) * size;
+        }
         for (int f = KV_WINDOW; f <= KV_KEY; f++) {
             kv_pack((kv_format)f, x, 128, row);
             kv_unpack((kv_format)f, row, 128, y);
             fake_quant((kv_format)f, x, 128, z);
-            for (int i = 0; i < 128; i++) { assert_true(y[i] == z[i]); }
+            for (int i = 0; i < 128; i++) {
+                assert_true(y[i] == z[i]);
+            }
         }
     }
 }
@@ -151,13 +168,18 @@ static void test_mhc_neutral(void **state) {
     float h[4 * 32], fn[24 * 128] = {0}, base[24] = {0}, scale[3] = {1, 1, 1};
     float pre[4], post[4], comb[16];
     kernel_context k = {0};
-    for (int i = 0; i < 128; i++) { h[i] = (float)(i % 7) - 3.0f; }
-    mhc_mix_run(&k, &(mhc_mix_args){h, {fn, base, scale}, pre, post, comb, 1, 4, 32, 20, 1e-6f, 1e-20f});
+    for (int i = 0; i < 128; i++) {
+        h[i] = (float)(i % 7) - 3.0f;
+    }
+    mhc_mix_run(
+        &k, &(mhc_mix_args){h, {fn, base, scale}, pre, post, comb, 1, 4, 32, 20, 1e-6f, 1e-20f});
     for (int i = 0; i < 4; i++) {
         near((double)pre[i], 0.500001, 1e-6);
         near((double)post[i], 1.0, 1e-6);
     }
-    for (int i = 0; i < 16; i++) { near((double)comb[i], 0.25, 1e-5); }
+    for (int i = 0; i < 16; i++) {
+        near((double)comb[i], 0.25, 1e-5);
+    }
 }
 
 static int slow_pick(const float *score, int n, int topk, int32_t *out) {
@@ -167,14 +189,20 @@ static int slow_pick(const float *score, int n, int topk, int32_t *out) {
         int best = -1;
         for (int i = 0; i < n; i++) {
             bool is_open = !taken[i] && score[i] > -INFINITY;
-            if (is_open && (best < 0 || score[i] > score[best])) { best = i; }
+            if (is_open && (best < 0 || score[i] > score[best])) {
+                best = i;
+            }
         }
-        if (best < 0) { break; }
+        if (best < 0) {
+            break;
+        }
         taken[best] = 1;
     }
     int n_out = 0;
     for (int i = 0; i < n; i++) {
-        if (taken[i]) { out[n_out++] = i; }
+        if (taken[i]) {
+            out[n_out++] = i;
+        }
     }
     return n_out;
 }
@@ -190,7 +218,9 @@ static void test_pick(void **state) {
         for (int i = 0; i < n; i++) {
             /* Few distinct values: many ties; some -inf, both zeros. */
             uint32_t v = rand_u32(&r) % 12;
-            score[i] = v == 0 ? -INFINITY : v == 1 ? -0.0f : ((float)v - 6.0f) / (round % 2 == 0 ? 1.0f : 1e20f);
+            score[i] = v == 0   ? -INFINITY
+                       : v == 1 ? -0.0f
+                                : ((float)v - 6.0f) / (round % 2 == 0 ? 1.0f : 1e20f);
         }
         int n_a = indexer_pick(score, n, topk, a), n_b = slow_pick(score, n, topk, b);
         assert_int_equal(n_a, n_b);
@@ -243,11 +273,11 @@ static void test_sticky_error(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rope_frequencies), cmocka_unit_test(test_rope_inverse),
-        cmocka_unit_test(test_small_floats),     cmocka_unit_test(test_row_scales),
-        cmocka_unit_test(test_packing),   cmocka_unit_test(test_mhc_neutral),
-        cmocka_unit_test(test_pick),             cmocka_unit_test(test_router),
-        cmocka_unit_test(test_finite),           cmocka_unit_test(test_sticky_error)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rope_frequencies),
+        cmocka_unit_test(test_rope_inverse), cmocka_unit_test(test_small_floats),
+        cmocka_unit_test(test_row_scales), cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_mhc_neutral), cmocka_unit_test(test_pick),
+        cmocka_unit_test(test_router), cmocka_unit_test(test_finite),
+        cmocka_unit_test(test_sticky_error)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,8 +40,12 @@ static const char real_head[] =
 static void real_config(buf *out, const char *from, const char *to) {
     buf text = BUF_INIT;
     buf_puts(&text, real_head);
-    for (int i = 0; i < 18; i++) { buf_puts(&text, "2,"); }
-    for (int i = 0; i < 20; i++) { buf_puts(&text, "1,"); }
+    for (int i = 0; i < 18; i++) {
+        buf_puts(&text, "2,");
+    }
+    for (int i = 0; i < 20; i++) {
+        buf_puts(&text, "1,");
+    }
     buf_puts(&text, "0,0,0]}}");
     buf_reset(out);
     const char *at = from == NULL ? NULL : strstr(buf_cstr(&text), from);
@@ -73,10 +77,11 @@ static void test_real_plan(void **state) {
     assert_int_equal(c.max_context, 1048576);
     static const struct {
         int layer, mode, ratio, kv, index;
-    } want[] = {{0, LAYER_WINDOW, 0, -1, -1}, {1, LAYER_WINDOW, 0, -1, -1}, {2, LAYER_FULL, 2, 2, 2},
-                {7, LAYER_REUSE, 2, 2, 2},    {8, LAYER_FULL, 2, 8, 8},     {19, LAYER_REUSE, 2, 14, 14},
-                {20, LAYER_FULL, 1, 20, 20},  {23, LAYER_REUSE, 1, 20, 20}, {24, LAYER_REINDEX, 1, 20, 24},
-                {39, LAYER_REUSE, 1, 20, 36}, {41, LAYER_WINDOW, 0, -1, -1}};
+    } want[] = {{0, LAYER_WINDOW, 0, -1, -1}, {1, LAYER_WINDOW, 0, -1, -1},
+        {2, LAYER_FULL, 2, 2, 2}, {7, LAYER_REUSE, 2, 2, 2}, {8, LAYER_FULL, 2, 8, 8},
+        {19, LAYER_REUSE, 2, 14, 14}, {20, LAYER_FULL, 1, 20, 20}, {23, LAYER_REUSE, 1, 20, 20},
+        {24, LAYER_REINDEX, 1, 20, 24}, {39, LAYER_REUSE, 1, 20, 36},
+        {41, LAYER_WINDOW, 0, -1, -1}};
     for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
         const layer_plan *p = &c.layers[want[i].layer];
         assert_int_equal(p->mode, want[i].mode);
@@ -85,7 +90,8 @@ static void test_real_plan(void **state) {
         assert_int_equal(p->index_source, want[i].index);
     }
     assert_true(c.layers[20].is_candidate_source);
-    assert_true(c.layers[24].has_candidates && c.layers[36].has_candidates && !c.layers[20].has_candidates);
+    assert_true(
+        c.layers[24].has_candidates && c.layers[36].has_candidates && !c.layers[20].has_candidates);
     assert_int_equal(c.layers[14].i_engram, 1);
     assert_int_equal(c.layers[39].i_tap, 2);
     assert_int_equal(c.layers[40].n_experts, 128);
@@ -100,7 +106,9 @@ static void test_real_plan(void **state) {
 static void test_numpy_generator(void **state) {
     (void)state;
     double got = engram_numpy_double(42);
-    if (!(got > 0.7739560485559632 && got < 0.7739560485559634)) { fail_msg("%.17g", got); }
+    if (!(got > 0.7739560485559632 && got < 0.7739560485559634)) {
+        fail_msg("%.17g", got);
+    }
 }
 
 static void test_engram_constants(void **state) {
@@ -112,16 +120,21 @@ static void test_engram_constants(void **state) {
         {76632096046245, 4839876093313, 35959672319349, 73987337458391},
         {67716810739261, 51510806800915, 30921347202721, 82619226485591}};
     for (int i = 0; i < 2; i++) {
-        for (int k = 0; k < 4; k++) { assert_true(c.engram[i].multipliers[k] == multipliers[i][k]); }
+        for (int k = 0; k < 4; k++) {
+            assert_true(c.engram[i].multipliers[k] == multipliers[i][k]);
+        }
     }
     assert_true(c.engram[0].n_rows == 384006168 && c.engram[1].n_rows == 384016682);
     assert_true(c.engram[0].primes[0] == 16000057 && c.engram[0].primes[23] == 16000463);
     assert_true(c.engram[1].primes[8] == 16000667 && c.engram[1].primes[23] == 16000889);
     static const int columns[6] = {1, 2, 3, 8, 16, 23};
-    static const int64_t offsets[2][6] = {{16000057, 32000136, 48000217, 128000880, 256002934, 368005705},
-                                          {16000477, 32000964, 48001463, 128004290, 256009984, 368015793}};
+    static const int64_t offsets[2][6] = {
+        {16000057, 32000136, 48000217, 128000880, 256002934, 368005705},
+        {16000477, 32000964, 48001463, 128004290, 256009984, 368015793}};
     for (int i = 0; i < 2; i++) {
-        for (int k = 0; k < 6; k++) { assert_true(c.engram[i].offsets[columns[k]] == offsets[i][k]); }
+        for (int k = 0; k < 6; k++) {
+            assert_true(c.engram[i].offsets[columns[k]] == offsets[i][k]);
+        }
     }
 }
 
@@ -132,7 +145,9 @@ static void test_engram_rows(void **state) {
     err e = ERR_INIT;
     assert_int_equal(parse_with(NULL, NULL, &m->config, &e), OK);
     int32_t classes[128];
-    for (int i = 0; i < 128; i++) { classes[i] = i; }
+    for (int i = 0; i < 128; i++) {
+        classes[i] = i;
+    }
     m->token_class = classes;
     m->pad_class = 2;
     static const int columns[6] = {0, 7, 8, 15, 16, 23};
@@ -148,7 +163,9 @@ static void test_engram_rows(void **state) {
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         int64_t ids[MODEL_MAX_HASHES];
         engram_hash(m, cases[i].layer, cases[i].history, ids);
-        for (int k = 0; k < 6; k++) { assert_true(ids[columns[k]] == cases[i].want[k]); }
+        for (int k = 0; k < 6; k++) {
+            assert_true(ids[columns[k]] == cases[i].want[k]);
+        }
     }
     /* A cut in the history makes everything older the pad class, whatever stands there. */
     int64_t a[MODEL_MAX_HASHES], b[MODEL_MAX_HASHES];
@@ -178,8 +195,10 @@ static void test_refusals(void **state) {
         {"[2,8,14,20]", "[8,14,20]", ERR_FORMAT, "layer 2"},
         {"[2,8,14,20,24,28,32,36]", "[2,8,14,24,28,32,36]", ERR_UNSUPPORTED, "layer 20"},
         {"\"candidate_source_layer_id\":20", "\"candidate_source_layer_id\":21", ERR_FORMAT, "21"},
-        {"\"compress_ratios\":[0,0,2", "\"compress_ratios\":[0,0,3", ERR_UNSUPPORTED, "compress_ratios[2]"},
-        {"\"num_experts_per_tok\":6", "\"num_experts_per_tok\":60000", ERR_FORMAT, "num_experts_per_tok"},
+        {"\"compress_ratios\":[0,0,2", "\"compress_ratios\":[0,0,3", ERR_UNSUPPORTED,
+            "compress_ratios[2]"},
+        {"\"num_experts_per_tok\":6", "\"num_experts_per_tok\":60000", ERR_FORMAT,
+            "num_experts_per_tok"},
         {"\"num_hidden_layers\":40", "\"num_hidden_layers\":41", ERR_FORMAT, "compress_ratios"},
         {"{\"architectures\"", "[\"architectures\"", ERR_FORMAT, "config.json"},
     };
@@ -204,9 +223,9 @@ static void test_files(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_real_plan),        cmocka_unit_test(test_numpy_generator),
-        cmocka_unit_test(test_engram_constants), cmocka_unit_test(test_engram_rows),
-        cmocka_unit_test(test_refusals),         cmocka_unit_test(test_files)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_real_plan),
+        cmocka_unit_test(test_numpy_generator), cmocka_unit_test(test_engram_constants),
+        cmocka_unit_test(test_engram_rows), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_files)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,29 +22,53 @@ static int talk(exchange *x) {
     err e = ERR_INIT;
     for (int round = 0; round < 20; round++) {
         float rows[N];
-        for (int i = 0; i < N; i++) { rows[i] = (float)((rank + 1) * (i + round)); }
-        if (exchange_sum_rows(x, rows, N, NULL, &e) != OK) { return 1; }
         for (int i = 0; i < N; i++) {
-            if (rows[i] != (float)(worlds_sum[world] * (i + round))) { return 2; }
+            rows[i] = (float)((rank + 1) * (i + round));
+        }
+        if (exchange_sum_rows(x, rows, N, NULL, &e) != OK) {
+            return 1;
+        }
+        for (int i = 0; i < N; i++) {
+            if (rows[i] != (float)(worlds_sum[world] * (i + round))) {
+                return 2;
+            }
         }
         int32_t mine[700], *all = mem_array((size_t)(700 * world), 4);
-        for (int i = 0; i < 700; i++) { mine[i] = rank * 1000 + i; }
-        if (exchange_gather(x, mine, sizeof(mine), all, NULL, &e) != OK) { return 3; }
+        for (int i = 0; i < 700; i++) {
+            mine[i] = rank * 1000 + i;
+        }
+        if (exchange_gather(x, mine, sizeof(mine), all, NULL, &e) != OK) {
+            return 3;
+        }
         for (int r = 0; r < world; r++) {
-            if (all[r * 700 + 699] != r * 1000 + 699 || all[r * 700] != r * 1000) { return 4; }
+            if (all[r * 700 + 699] != r * 1000 + 699 || all[r * 700] != r * 1000) {
+                return 4;
+            }
         }
         mem_free(all);
         float value[2] = {rank == 1 ? 5.0f : 1.0f, 7.0f};
         int32_t index[2] = {rank * 10, 100 - rank};
-        if (exchange_max_pair(x, value, index, 2, NULL, &e) != OK) { return 5; }
-        if (index[0] != 10 || index[1] != 100 - (world - 1) || value[0] != 5.0f) { return 6; }
+        if (exchange_max_pair(x, value, index, 2, NULL, &e) != OK) {
+            return 5;
+        }
+        if (index[0] != 10 || index[1] != 100 - (world - 1) || value[0] != 5.0f) {
+            return 6;
+        }
         char text[5000];
         memset(text, rank == 1 ? 'b' : 'a', sizeof(text));
-        if (exchange_bcast(x, text, sizeof(text), 1, &e) != OK) { return 7; }
-        if (text[0] != 'b' || text[4999] != 'b') { return 8; }
-        if (exchange_check(x, 42, "plan", &e) != OK) { return 9; }
+        if (exchange_bcast(x, text, sizeof(text), 1, &e) != OK) {
+            return 7;
+        }
+        if (text[0] != 'b' || text[4999] != 'b') {
+            return 8;
+        }
+        if (exchange_check(x, 42, "plan", &e) != OK) {
+            return 9;
+        }
     }
-    if (exchange_check(x, (uint64_t)(rank == 0), "plan", &e) != ERR_MISMATCH) { return 10; }
+    if (exchange_check(x, (uint64_t)(rank == 0), "plan", &e) != ERR_MISMATCH) {
+        return 10;
+    }
     return 0;
 }
 
@@ -61,7 +85,9 @@ static void test_local(void **state) {
         pthread_t t[4];
         err e = ERR_INIT;
         assert_int_equal(exchange_local_open(world, 1024, 5000, x, &e), OK);
-        for (int r = 0; r < world; r++) { pthread_create(&t[r], NULL, talk_thread, x[r]); }
+        for (int r = 0; r < world; r++) {
+            pthread_create(&t[r], NULL, talk_thread, x[r]);
+        }
         for (int r = 0; r < world; r++) {
             void *rc = NULL;
             pthread_join(t[r], &rc);
@@ -86,7 +112,9 @@ static void test_local_lost_peer(void **state) {
 /* Rank r of a world in a process of its own; the exit status is talk's answer. */
 static pid_t start_rank(const exchange_tcp_options *base, int rank) {
     pid_t pid = fork();
-    if (pid != 0) { return pid; }
+    if (pid != 0) {
+        return pid;
+    }
     exchange_tcp_options o = *base;
     exchange *x = NULL;
     err e = ERR_INIT;
@@ -100,11 +128,18 @@ static pid_t start_rank(const exchange_tcp_options *base, int rank) {
 static void test_tcp(void **state) {
     (void)state;
     for (int world = 2; world <= 4; world++) {
-        exchange_tcp_options o = {.world = world, .port = 20000 + (int)(getpid() % 20000) + world,
-                                  .listen_fd = -1, .secret = {1, 2, 3}, .identity = 9, .max_bytes = 1024,
-                                  .open_timeout_ms = 10000, .timeout_ms = 5000};
+        exchange_tcp_options o = {.world = world,
+            .port = 20000 + (int)(getpid() % 20000) + world,
+            .listen_fd = -1,
+            .secret = {1, 2, 3},
+            .identity = 9,
+            .max_bytes = 1024,
+            .open_timeout_ms = 10000,
+            .timeout_ms = 5000};
         pid_t pid[4];
-        for (int r = 0; r < world; r++) { pid[r] = start_rank(&o, r); }
+        for (int r = 0; r < world; r++) {
+            pid[r] = start_rank(&o, r);
+        }
         for (int r = 0; r < world; r++) {
             int status = -1;
             assert_int_equal(waitpid(pid[r], &status, 0), pid[r]);
@@ -117,8 +152,12 @@ static void test_tcp(void **state) {
 /* The wrong secret is turned away and rank 0 goes on waiting; another build is named. */
 static void test_tcp_refusals(void **state) {
     (void)state;
-    exchange_tcp_options o = {.world = 2, .port = 20000 + (int)(getpid() % 20000) + 10, .listen_fd = -1,
-                              .secret = {1}, .identity = 9, .open_timeout_ms = 1500};
+    exchange_tcp_options o = {.world = 2,
+        .port = 20000 + (int)(getpid() % 20000) + 10,
+        .listen_fd = -1,
+        .secret = {1},
+        .identity = 9,
+        .open_timeout_ms = 1500};
     for (int kind = 0; kind < 2; kind++, o.port++) {
         pid_t pid = fork();
         if (pid == 0) {
@@ -145,15 +184,20 @@ static void test_tcp_refusals(void **state) {
 
 static void test_tcp_lost_peer(void **state) {
     (void)state;
-    exchange_tcp_options o = {.world = 2, .port = 20000 + (int)(getpid() % 20000) + 20, .listen_fd = -1,
-                              .open_timeout_ms = 5000, .timeout_ms = 2000};
+    exchange_tcp_options o = {.world = 2,
+        .port = 20000 + (int)(getpid() % 20000) + 20,
+        .listen_fd = -1,
+        .open_timeout_ms = 5000,
+        .timeout_ms = 2000};
     pid_t pid = fork();
     if (pid == 0) {
         exchange *x = NULL;
         err e = ERR_INIT;
         float v[4] = {0};
         o.rank = 1;
-        if (exchange_tcp_open(&o, &x, &e) == OK) { (void)exchange_sum_rows(x, v, 4, NULL, &e); }
+        if (exchange_tcp_open(&o, &x, &e) == OK) {
+            (void)exchange_sum_rows(x, v, 4, NULL, &e);
+        }
         _exit(0);
     }
     exchange *x = NULL;
@@ -168,8 +212,8 @@ static void test_tcp_lost_peer(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_local), cmocka_unit_test(test_local_lost_peer), cmocka_unit_test(test_tcp),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_local),
+        cmocka_unit_test(test_local_lost_peer), cmocka_unit_test(test_tcp),
         cmocka_unit_test(test_tcp_refusals), cmocka_unit_test(test_tcp_lost_peer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
