@@ -294,7 +294,7 @@ int st_header_parse(
         st_header_release(h);
         return rc;
     }
-    qsort(h->tensors, h->n_tensors, sizeof *h->tensors, by_offset);
+    if (h->n_tensors > 1) qsort(h->tensors, h->n_tensors, sizeof *h->tensors, by_offset);
     int rc = check_names(h, path, e);
     if (rc == OK) {
         rc = check_layout(h, data_bytes, path, e);
