@@ -115,15 +115,26 @@ void st_writer_metadata(st_writer *w, const char *key, const char *value) {
     put_string(&w->metadata, value);
 }
 
-/* Gives offsets without gaps (the format has none): first what keeps the alignment, then the rest. */
+/* The largest power of two up to TENSOR_ALIGN that divides the size. */
+static uint64_t natural_align(const writer_tensor *t) {
+    uint64_t align = TENSOR_ALIGN;
+    while (t->bytes % align != 0) {
+        align /= 2;
+    }
+    return align;
+}
+
+/* Gives offsets without gaps (the format has none): sizes that keep the alignment of what follows
+ * come first, so every tensor is aligned to what its own size divides by. */
 static void lay_out(st_writer *w) {
     uint64_t at = 0;
-    for (int pass = 0; pass < 2; pass++) {
+    for (uint64_t align = TENSOR_ALIGN; align > 0; align /= 2) {
         for (int i = 0; i < w->n_tensors; i++) {
             writer_tensor *t = w->tensors[i];
-            if ((t->bytes % TENSOR_ALIGN != 0) != (pass == 1)) continue;
-            t->offset = at;
-            at += t->bytes;
+            if (natural_align(t) == align) {
+                t->offset = at;
+                at += t->bytes;
+            }
         }
     }
 }

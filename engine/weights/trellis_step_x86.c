@@ -5,11 +5,12 @@
 
 #include <immintrin.h>
 
+#include "kernels/simd.h"
+
 #define AVX2_CODE __attribute__((target("avx2,fma,f16c")))
 
 bool trellis_has_avx2(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
+    return simd_has(SIMD_AVX2); /* with FMA and F16C */
 }
 
 /* Costs of 8 neighbouring out-edges' in-edges: with 3 and more new bits they share one in-edge,
