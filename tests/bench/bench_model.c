@@ -85,8 +85,8 @@ static void bench_prompt(model *m, int n_tokens, int chunk) {
             memcpy(parts, sum, sizeof(sum));
         }
     }
-    printf("prompt %4d tokens, chunks of %3d: %7.0f tokens/s |", n_tokens, chunk,
-        n_tokens * 1e9 / (double)best);
+    printf("prompt %4d tokens, chunks of %3d: %7.0f tokens/s, cpu %5.0f us/token |", n_tokens,
+        chunk, n_tokens * 1e9 / (double)best, (double)best_cpu / 1e3 / n_tokens);
     print_parts(parts, n_tokens);
     mem_free(tokens);
 }
@@ -126,8 +126,8 @@ static void bench_decode(model *m, int n_tokens) {
             memcpy(parts, sum, sizeof(sum));
         }
     }
-    printf("decode at %4d:                    %7.0f tokens/s |", (int)first,
-        n_tokens * 1e9 / (double)best);
+    printf("decode at %4d:                    %7.0f tokens/s, cpu %5.0f us/token |", (int)first,
+        n_tokens * 1e9 / (double)best, (double)best_cpu / 1e3 / n_tokens);
     print_parts(parts, n_tokens);
 }
 
