@@ -120,7 +120,10 @@ void app_submit(app *a) {
     err e = ERR_INIT;
     part_input_take(a->input, &text);
     const char *s = buf_cstr(&text);
-    if (s[strspn(s, " \t\n")] == '\0') goto out;
+    if (s[strspn(s, " \t\n")] == '\0') { /* an empty Enter sends what a stopped reply left waiting */
+        if (app_engine_is_ready(a)) chat_send_queued(&a->chat, a->now_ms);
+        goto out;
+    }
     transcript_to_end(a);
     if (is_command(s)) {
         app_command(a, s, false);

@@ -342,7 +342,10 @@ static void scroll_action(app *a, key_action action) {
     case ACTION_SCROLL_DOWN: transcript_scroll(a, page); break;
     case ACTION_PAGE_UP:
     case ACTION_SCROLL_UP: transcript_scroll(a, -page); break;
-    case ACTION_TOP: transcript_scroll(a, -a->scroll.n_rows); break;
+    case ACTION_TOP:
+        transcript_scroll(a, -a->scroll.n_rows);
+        a->scroll.selected = 0;
+        break;
     case ACTION_END: transcript_to_end(a); break;
     case ACTION_NEXT_MESSAGE: transcript_select(a, a->scroll.selected + 1); break;
     case ACTION_PREVIOUS_MESSAGE: transcript_select(a, a->scroll.selected - 1); break;
