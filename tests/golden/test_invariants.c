@@ -311,6 +311,17 @@ static double worst_difference(const float *a, const float *b, size_t n) {
     return most;
 }
 
+/* Root mean square of a - b over that of b. */
+static double relative_difference(const float *a, const float *b, size_t n) {
+    double sum = 0, all = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)a[i] - (double)b[i];
+        sum += d * d;
+        all += (double)b[i] * (double)b[i];
+    }
+    return sqrt(sum / all);
+}
+
 /* Lists that ranks must have in common with a run alone. */
 static bool same_lists(const probe *a, const probe *b) {
     static const char *const names[] = {
@@ -332,11 +343,37 @@ static bool same_lists(const probe *a, const probe *b) {
     return is_same;
 }
 
-static void check_ranks(bench *b, double tolerance, bool has_equal_lists) {
+/* How two ranks compare with one, row by row. A near tie in a router or selection may fall
+ * differently and moves a whole row, so one row in 50 may be off where has_ties says so. */
+typedef struct closeness {
+    double tolerance;
+    bool has_ties;
+} closeness;
+
+static void verdict_close(bench *b, const char *what, const float *got, const closeness *c) {
+    size_t vocab = (size_t)b->c->n_vocab;
+    int n_off = 0;
+    double most = 0;
+    char text[160];
+    for (size_t r = 0; r < N_TOKENS; r++) {
+        double d = relative_difference(got + r * vocab, b->want + r * vocab, vocab);
+        if (d <= c->tolerance) {
+            most = d > most ? d : most;
+        } else {
+            n_off++;
+        }
+    }
+    snprintf(text, sizeof(text),
+        "%d of %d rows are off by more than %.2g of their rms, the others by %.2g", n_off, N_TOKENS,
+        c->tolerance, most);
+    printf("note %s: %s: %s\n", b->name, what, text);
+    verdict(b, what, n_off <= (c->has_ties ? N_TOKENS / 50 : 0), text);
+}
+
+static void check_ranks(bench *b, const closeness *c) {
     exchange *x[2];
     static rank_job j[2];
     pthread_t t[2];
-    err e = ERR_INIT;
     char got[128];
     probe alone = {.n = 0};
     size_t n = (size_t)N_TOKENS * (size_t)b->c->n_vocab;
@@ -362,10 +399,8 @@ static void check_ranks(bench *b, double tolerance, bool has_equal_lists) {
     bool is_same = memcmp(j[0].logits, j[1].logits, n * sizeof(float)) == 0 &&
                    memcmp(&j[0].draft, &j[1].draft, sizeof(j[0].draft)) == 0;
     verdict(b, "two ranks hold equal bits", is_same, "different bits");
-    double most = worst_difference(j[0].logits, b->want, n);
-    snprintf(got, sizeof(got), "logits off by %.3g, more than %.3g", most, tolerance);
-    verdict(b, "two ranks against one", most <= tolerance, got);
-    if (has_equal_lists) {
+    verdict_close(b, "two ranks against one", j[0].logits, c);
+    if (!c->has_ties) {
         verdict(b, "two ranks pick the same lists", same_lists(&alone, &j[0].taps), "other lists");
     }
     for (int r = 0; r < 2; r++) {
@@ -376,7 +411,7 @@ static void check_ranks(bench *b, double tolerance, bool has_equal_lists) {
 }
 
 /* The same over tcp: rank 1 is a process of its own and reports its logits' checksum by its exit status. */
-static void check_processes(bench *b, double tolerance) {
+static void check_processes(bench *b, const closeness *c) {
     exchange_tcp_options o = {.world = 2,
         .port = 25000 + (int)(getpid() % 20000),
         .listen_fd = -1,
@@ -410,10 +445,7 @@ static void check_processes(bench *b, double tolerance) {
     waitpid(pid, &status, 0);
     bool is_same = rc == OK && read_rc == OK && memcmp(other, j.logits, n * sizeof(float)) == 0;
     verdict(b, "two processes hold equal bits", is_same, "different bits or a failed rank");
-    char got[128];
-    double most = worst_difference(j.logits, b->want, n);
-    snprintf(got, sizeof(got), "logits off by %.3g, more than %.3g", most, tolerance);
-    verdict(b, "two processes against one", most <= tolerance, got);
+    verdict_close(b, "two processes against one", j.logits, c);
     mem_free(other);
     mem_free(j.logits);
     probe_clear(&j.taps);
@@ -608,11 +640,11 @@ static void check_model(bench *b) {
 
 /* Rounding to the stored formats turns float noise into whole steps, so ranks are compared with one
  * rank on unquantized KV; equal bits between ranks hold either way. */
-static void check_worlds(bench *b, double tolerance, bool has_equal_lists) {
+static void check_worlds(bench *b, const closeness *c) {
     b->has_exact_kv = true;
     open_model(b);
-    check_ranks(b, tolerance, has_equal_lists);
-    check_processes(b, tolerance);
+    check_ranks(b, c);
+    check_processes(b, c);
     model_close(b->m);
     b->has_exact_kv = false;
 }
@@ -623,7 +655,7 @@ int main(void) {
     snprintf(dir, sizeof(dir), "%s/model/tiny-a", vectors_golden_dir());
     b.name = "tiny-a";
     probe_folder(dir, "config.json", b.folder);
-    check_worlds(&b, 2e-3, true);
+    check_worlds(&b, &(closeness){1e-5, false});
     check_model(&b);
     check_sabotage(&b);
     check_without_sinks(&b);
@@ -632,7 +664,7 @@ int main(void) {
     if (file_exists("templates/demo-model/config.json")) {
         b.name = "demo, EXL3";
         snprintf(b.folder, sizeof(b.folder), "templates/demo-model");
-        check_worlds(&b, 0.5, false);
+        check_worlds(&b, &(closeness){1e-3, true});
         check_model(&b);
         model_close(b.m);
     } else {
