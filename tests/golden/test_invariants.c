@@ -374,7 +374,7 @@ static void check_ranks(bench *b, const closeness *c) {
     exchange *x[2];
     static rank_job j[2];
     pthread_t t[2];
-    char got[128];
+    err e = ERR_INIT;
     probe alone = {.n = 0};
     size_t n = (size_t)N_TOKENS * (size_t)b->c->n_vocab;
     fresh_slot(b, 0);
