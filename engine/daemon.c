@@ -1,5 +1,5 @@
-/* tandemd: the engine as a process. Reads its options, takes the socket, answers "loading" while the
- * model is read, serves until it is told to stop, then lets running replies end. */
+/* tandemd: the engine as a process. Reads its options, takes the socket, answers "loading" while
+ * the model is read, serves until it is told to stop, then lets running replies end. */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -101,8 +101,18 @@ static const char usage[] =
 /* ---- options ---- */
 
 enum {
-    OPT_MODEL = 256, OPT_SOCKET, OPT_LISTEN, OPT_THINKING, OPT_NO_DRAFTS, OPT_STRICT, OPT_LOG,
-    OPT_LOG_LEVEL, OPT_FOREGROUND, OPT_HELP, OPT_VERSION, OPT_NUMBER
+    OPT_MODEL = 256,
+    OPT_SOCKET,
+    OPT_LISTEN,
+    OPT_THINKING,
+    OPT_NO_DRAFTS,
+    OPT_STRICT,
+    OPT_LOG,
+    OPT_LOG_LEVEL,
+    OPT_FOREGROUND,
+    OPT_HELP,
+    OPT_VERSION,
+    OPT_NUMBER
 };
 
 typedef struct number_option {
@@ -136,8 +146,8 @@ static int take_listen(daemon_options *o, const char *text, err *e) {
     const char *colon = strrchr(text, ':');
     const char *port = colon != NULL ? colon + 1 : text;
     if (parse_i64(port, &o->port) != OK || o->port < 0 || o->port > 65535) {
-        return err_set(e, ERR_ARG, "--listen is '%s'; it must be ADDRESS:PORT, such as 127.0.0.1:8888",
-            text);
+        return err_set(
+            e, ERR_ARG, "--listen is '%s'; it must be ADDRESS:PORT, such as 127.0.0.1:8888", text);
     }
     str_copy(o->address, sizeof o->address, "127.0.0.1");
     if (colon != NULL && colon > text) {
@@ -171,7 +181,8 @@ static int take_option(daemon_options *o, int opt, const char *text, err *e) {
         return take_switch("thinking", text, &o->thinks, e);
     case OPT_LOG_LEVEL:
         if (log_level_parse(text, &o->level) == OK) return OK;
-        return err_set(e, ERR_ARG, "--log-level is '%s'; it must be error, warn, info or debug", text);
+        return err_set(
+            e, ERR_ARG, "--log-level is '%s'; it must be error, warn, info or debug", text);
     case OPT_NO_DRAFTS:
         o->no_drafts = true;
         return OK;
@@ -184,8 +195,8 @@ static int take_option(daemon_options *o, int opt, const char *text, err *e) {
 }
 
 static void fill_long_options(struct option out[]) {
-    static const struct option plain[] = {
-        {"model", required_argument, NULL, OPT_MODEL}, {"socket", required_argument, NULL, OPT_SOCKET},
+    static const struct option plain[] = {{"model", required_argument, NULL, OPT_MODEL},
+        {"socket", required_argument, NULL, OPT_SOCKET},
         {"listen", required_argument, NULL, OPT_LISTEN},
         {"thinking", required_argument, NULL, OPT_THINKING},
         {"no-drafts", no_argument, NULL, OPT_NO_DRAFTS},
@@ -211,8 +222,9 @@ static int read_options(int argc, char **argv, daemon_options *o, bool *is_done,
     *is_done = false;
     while (rc == OK && (opt = getopt_long(argc, argv, ":", options, NULL)) != -1) {
         if (opt == '?' || opt == ':') {
-            return err_set(e, ERR_ARG, opt == '?' ? "there is no option '%s'; see tandemd --help"
-                                                  : "the option '%s' needs a value; see tandemd --help",
+            return err_set(e, ERR_ARG,
+                opt == '?' ? "there is no option '%s'; see tandemd --help"
+                           : "the option '%s' needs a value; see tandemd --help",
                 argv[optind - 1]);
         }
         if (opt == OPT_HELP || opt == OPT_VERSION) {
@@ -256,7 +268,8 @@ static int find_demo_model(buf *out, err *e) {
         return OK;
     }
     return err_set(e, ERR_NOT_FOUND,
-        "the built-in demo model is not beside the program (%s); install it or give --model DIR", dir);
+        "the built-in demo model is not beside the program (%s); install it or give --model DIR",
+        dir);
 }
 
 static int default_socket(buf *out) {
@@ -267,12 +280,14 @@ static int default_socket(buf *out) {
     char system_dir[64];
     struct stat st;
     if (given != NULL && given[0] != '\0') return buf_puts(out, given);
-    if (runtime != NULL && runtime[0] == '/') return buf_printf(out, "%s/tandem/engine.sock", runtime);
+    if (runtime != NULL && runtime[0] == '/')
+        return buf_printf(out, "%s/tandem/engine.sock", runtime);
     snprintf(system_dir, sizeof system_dir, "/run/user/%u", (unsigned)getuid());
     if (stat(system_dir, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == getuid()) {
         return buf_printf(out, "%s/tandem/engine.sock", system_dir);
     }
-    if (state != NULL && state[0] == '/') return buf_printf(out, "%s/tandem/run/engine.sock", state);
+    if (state != NULL && state[0] == '/')
+        return buf_printf(out, "%s/tandem/run/engine.sock", state);
     return buf_printf(out, "%s/.local/state/tandem/run/engine.sock", home != NULL ? home : "/tmp");
 }
 
@@ -299,8 +314,10 @@ static int take_lock(daemon_state *d, err *e) {
         ssize_t n = pread(d->lock_fd, text, sizeof text - 1, 0);
         text[n > 0 ? n : 0] = '\0';
         text[strcspn(text, "\n")] = '\0';
-        rc = err_set(e, ERR_BUSY, "another tandemd (process %s) serves %s; stop it with: tandem stop,"
-            " or choose another --socket", text, buf_cstr(&d->o.socket_path));
+        rc = err_set(e, ERR_BUSY,
+            "another tandemd (process %s) serves %s; stop it with: tandem stop,"
+            " or choose another --socket",
+            text, buf_cstr(&d->o.socket_path));
     } else {
         int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
         if (ftruncate(d->lock_fd, 0) != 0 || pwrite(d->lock_fd, text, (size_t)n, 0) != n) {
@@ -317,8 +334,8 @@ static int clear_old_socket(const char *path, const struct sockaddr_un *sa, err 
     struct stat st;
     if (lstat(path, &st) != 0) return errno == ENOENT ? OK : err_errno(e, "looking at %s", path);
     if (!S_ISSOCK(st.st_mode)) {
-        return err_set(e, ERR_EXISTS, "%s exists and is no socket; remove it or choose another --socket",
-            path);
+        return err_set(e, ERR_EXISTS,
+            "%s exists and is no socket; remove it or choose another --socket", path);
     }
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool is_alive = fd >= 0 && connect(fd, (const struct sockaddr *)sa, sizeof *sa) == 0;
@@ -333,8 +350,10 @@ static int open_socket(daemon_state *d, err *e) {
     const char *path = buf_cstr(&d->o.socket_path);
     struct sockaddr_un sa = {.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof sa.sun_path) {
-        return err_set(e, ERR_LIMIT, "the socket path has %zu characters, %zu fit; choose a shorter"
-            " --socket", strlen(path), sizeof sa.sun_path - 1);
+        return err_set(e, ERR_LIMIT,
+            "the socket path has %zu characters, %zu fit; choose a shorter"
+            " --socket",
+            strlen(path), sizeof sa.sun_path - 1);
     }
     str_copy(sa.sun_path, sizeof sa.sun_path, path);
     int rc = make_socket_dir(path, e);
@@ -366,9 +385,14 @@ static void fill_model_options(const daemon_state *d, const model_config *c, mod
     if (context > CONTEXT_DEFAULT_MAX) context = CONTEXT_DEFAULT_MAX;
     int64_t pages = d->o.n_pages;
     if (pages == 0) pages = d->o.n_slots * ((context + PAGE_TOKENS - 1) / PAGE_TOKENS);
-    *out = (model_options){.dir = buf_cstr(&d->o.model_dir), .world = 1,
-        .n_threads = (int)d->o.n_threads, .n_slots = (int)d->o.n_slots, .n_pages = (int)pages,
-        .page_tokens = PAGE_TOKENS, .max_rows = MAX_ROWS, .max_context = context,
+    *out = (model_options){.dir = buf_cstr(&d->o.model_dir),
+        .world = 1,
+        .n_threads = (int)d->o.n_threads,
+        .n_slots = (int)d->o.n_slots,
+        .n_pages = (int)pages,
+        .page_tokens = PAGE_TOKENS,
+        .max_rows = MAX_ROWS,
+        .max_context = context,
         .without_drafts = d->o.no_drafts};
 }
 
@@ -381,10 +405,11 @@ static int check_memory(daemon_state *d, const model_options *mo, err *e) {
     int rc = model_memory(mo, &m, e);
     if (rc != OK) return rc;
     if (memory_machine(&available, &total, NULL) != OK) return OK;
-    d->reserve_bytes = d->o.reserve_mib >= 0 ? (uint64_t)d->o.reserve_mib << 20
-                                             : memory_reserve_default(total);
+    d->reserve_bytes =
+        d->o.reserve_mib >= 0 ? (uint64_t)d->o.reserve_mib << 20 : memory_reserve_default(total);
     memory_plan plan = {.weight_bytes = m.weight_bytes + m.engram_bytes,
-        .cache_bytes = m.pages_bytes + m.slots_bytes, .work_bytes = m.scratch_bytes,
+        .cache_bytes = m.pages_bytes + m.slots_bytes,
+        .work_bytes = m.scratch_bytes,
         .reserve_bytes = d->reserve_bytes};
     memory_plan_print(&plan, &text);
     LOG(LOG_INFO, "daemon", "memory plan", "plan=\"%s\" available_mib=%llu", buf_cstr(&text),
@@ -399,8 +424,10 @@ static int load_tokenizer(daemon_state *d, const model_config *c, err *e) {
     int rc = tokenizer_open(buf_cstr(&path), &d->tokenizer, e);
     if (rc == OK) rc = model_config_check_vocab(c, tokenizer_size(d->tokenizer), e);
     if (rc == OK && tokenizer_controls(d->tokenizer).eos < 0) {
-        rc = err_set(e, ERR_MISMATCH, "%s has no end token of DeepSeek's chat format; it belongs to"
-            " another model", buf_cstr(&path));
+        rc = err_set(e, ERR_MISMATCH,
+            "%s has no end token of DeepSeek's chat format; it belongs to"
+            " another model",
+            buf_cstr(&path));
     }
     buf_release(&path);
     return rc;
@@ -420,8 +447,10 @@ static int load(daemon_state *d, err *e) {
     mem_free(c);
     if (rc != OK) return rc;
     source_from_model(d->model, &d->source);
-    run_options ro = {.source = &d->source, .queue_cap = (int32_t)d->o.queue,
-        .no_drafts = d->o.no_drafts, .reserve_bytes = d->reserve_bytes};
+    run_options ro = {.source = &d->source,
+        .queue_cap = (int32_t)d->o.queue,
+        .no_drafts = d->o.no_drafts,
+        .reserve_bytes = d->reserve_bytes};
     rc = run_open(&ro, &d->run, e);
     if (rc != OK) return rc;
     LOG(LOG_INFO, "daemon", "model loaded", "dir=%s ms=%llu", buf_cstr(&d->o.model_dir),
@@ -432,9 +461,13 @@ static int load(daemon_state *d, err *e) {
 /* ---- serving ---- */
 
 static int start_api(daemon_state *d, err *e) {
-    api_options o = {.model_id = d->model_id, .model_dir = buf_cstr(&d->o.model_dir),
-        .build = version_build_id(), .is_demo = d->is_demo, .thinks_by_default = d->o.thinks,
-        .is_strict_model = d->o.is_strict_model, .on_shutdown = on_shutdown};
+    api_options o = {.model_id = d->model_id,
+        .model_dir = buf_cstr(&d->o.model_dir),
+        .build = version_build_id(),
+        .is_demo = d->is_demo,
+        .thinks_by_default = d->o.thinks,
+        .is_strict_model = d->o.is_strict_model,
+        .on_shutdown = on_shutdown};
     int fd = d->listen_fd;
     d->listen_fd = -1; /* taken, also when it fails */
     int rc = api_open(&o, fd, &d->api, e);
@@ -509,8 +542,10 @@ static int serve(daemon_state *d, err *e) {
     if (rc == OK) rc = start_api(d, e);
     if (rc == OK) rc = load(d, e);
     if (rc != OK) return rc;
-    api_engine engine = {.run = d->run, .tokenizer = d->tokenizer,
-        .max_context = d->source.info.max_context, .n_slots = d->source.info.n_slots};
+    api_engine engine = {.run = d->run,
+        .tokenizer = d->tokenizer,
+        .max_context = d->source.info.max_context,
+        .n_slots = d->source.info.n_slots};
     api_attach(d->api, &engine);
     write_state_file(d);
     LOG(LOG_INFO, "daemon", "ready", "socket=%s model=%s slots=%d context=%lld",
@@ -579,8 +614,12 @@ static int exit_code(int rc) {
 }
 
 int main(int argc, char **argv) {
-    daemon_state d = {.lock_fd = -1, .listen_fd = -1,
-        .o = {.n_slots = SLOTS_DEFAULT, .queue = 64, .drain_s = DRAIN_S_DEFAULT, .reserve_mib = -1,
+    daemon_state d = {.lock_fd = -1,
+        .listen_fd = -1,
+        .o = {.n_slots = SLOTS_DEFAULT,
+            .queue = 64,
+            .drain_s = DRAIN_S_DEFAULT,
+            .reserve_mib = -1,
             .level = LOG_INFO}};
     err e = ERR_INIT;
     bool is_done = false;

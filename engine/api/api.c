@@ -57,7 +57,8 @@ int api_open(const api_options *options, int listen_fd, api **out, err *e) {
         return ERR_IO;
     }
     if (options->run != NULL) {
-        api_engine engine = {options->run, options->tokenizer, options->max_context, options->n_slots};
+        api_engine engine = {
+            options->run, options->tokenizer, options->max_context, options->n_slots};
         api_attach(a, &engine);
     }
     *out = a;
@@ -84,8 +85,10 @@ static int listen_tcp(const char *address, int *port, int *out, err *e) {
         return err_set(e, ERR_ARG, "'%s' is not an IPv4 address; use 127.0.0.1", address);
     }
     if (ntohl(sa.sin_addr.s_addr) >> 24 != 127) {
-        return err_set(e, ERR_AUTH, "%s is not a loopback address; only 127.0.0.1 is served without"
-            " a key file", address);
+        return err_set(e, ERR_AUTH,
+            "%s is not a loopback address; only 127.0.0.1 is served without"
+            " a key file",
+            address);
     }
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return err_errno(e, "opening a TCP socket");
@@ -93,9 +96,11 @@ static int listen_tcp(const char *address, int *port, int *out, err *e) {
     if (bind(fd, (struct sockaddr *)&sa, sizeof sa) != 0 || listen(fd, LISTEN_BACKLOG) != 0 ||
         getsockname(fd, (struct sockaddr *)&sa, &n) != 0) {
         int rc = errno == EADDRINUSE
-            ? err_set(e, ERR_BUSY, "port %d on %s is taken by another program; choose another port"
-                " or stop that program", *port, address)
-            : err_errno(e, "listening on %s:%d", address, *port);
+                     ? err_set(e, ERR_BUSY,
+                           "port %d on %s is taken by another program; choose another port"
+                           " or stop that program",
+                           *port, address)
+                     : err_errno(e, "listening on %s:%d", address, *port);
         close(fd);
         return rc;
     }

@@ -31,15 +31,15 @@ typedef struct api_options {
     const api_pieces *pieces;   /* NULL: none; borrowed */
     const char *model_id;       /* served name */
     const char *model_dir;
-    const char *build;          /* build id */
+    const char *build; /* build id */
     bool is_demo;
     bool thinks_by_default;
-    bool is_strict_model;       /* an unknown model name is a 404 */
+    bool is_strict_model; /* an unknown model name is a 404 */
     int64_t max_context;
     int32_t n_slots;
-    int32_t keep_alive_ms;      /* comment lines in quiet streams; 0: 5000 */
-    size_t max_body_bytes;      /* 0: API_BODY_MAX_BYTES */
-    int32_t max_connections;    /* 0: 512 */
+    int32_t keep_alive_ms;   /* comment lines in quiet streams; 0: 5000 */
+    size_t max_body_bytes;   /* 0: API_BODY_MAX_BYTES */
+    int32_t max_connections; /* 0: 512 */
     /* POST /tandem/v1/shutdown; NULL: refused. Must not block. */
     void (*on_shutdown)(void *ctx);
     void *on_shutdown_ctx;
@@ -47,7 +47,8 @@ typedef struct api_options {
 
 /* Starts serving on a listening Unix socket (taken). */
 int api_open(const api_options *options, int listen_fd, api **out, err *e);
-/* The model is there: the server leaves the loading state. Once, when it was opened without a run. */
+/* The model is there: the server leaves the loading state. Once, when it was opened without a
+ * run. */
 typedef struct api_engine {
     run *run;                   /* borrowed until api_close */
     const tokenizer *tokenizer; /* borrowed */

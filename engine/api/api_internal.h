@@ -15,7 +15,7 @@ struct api {
     control_ids controls;
     int32_t n_base; /* size of the tokenizer */
     char fingerprint[48];
-    uint64_t started_ms; /* wall clock */
+    uint64_t started_ms;   /* wall clock */
     _Atomic int is_loaded; /* before: run, tokenizer and what depends on them are not there */
     _Atomic int is_closing;
     void *local_daemon; /* the library's server on the Unix socket */
@@ -35,8 +35,8 @@ void api_new_id(const char *prefix, char out[64]);
 bool model_name_is_known(const api *a, const char *name);
 struct gen_params;
 /* Prompt and reply must fit the window; *max_tokens becomes the limit of the reply. */
-int api_check_window(const api *a, size_t n_prompt, const struct gen_params *p,
-    int32_t *max_tokens, api_error *e);
+int api_check_window(
+    const api *a, size_t n_prompt, const struct gen_params *p, int32_t *max_tokens, api_error *e);
 
 /* Finds the route of q and runs it; answers 404 and 405 itself. */
 void api_dispatch(http_request *q);

@@ -8,15 +8,16 @@ static metric *seconds(metrics *all, const char *name, const char *help) {
 
 void api_metrics_init(api_metrics *m) {
     m->all = metrics_new("tandem_");
-    m->first_token =
-        seconds(m->all, "time_to_first_token_seconds", "From the accepted request to its first token.");
+    m->first_token = seconds(
+        m->all, "time_to_first_token_seconds", "From the accepted request to its first token.");
     m->per_token = seconds(m->all, "time_per_output_token_seconds",
         "Mean time between tokens of one reply after the first.");
     m->queue = seconds(m->all, "queue_seconds", "From the accepted request to its first step.");
     m->prefill = seconds(m->all, "prefill_seconds", "From the first step to the first token.");
-    m->request = seconds(m->all, "request_seconds", "From the head of a request to the end of its answer.");
-    m->reasoning_tokens =
-        metric_counter(m->all, "reasoning_tokens_total", "Generated tokens inside reasoning.", NULL);
+    m->request =
+        seconds(m->all, "request_seconds", "From the head of a request to the end of its answer.");
+    m->reasoning_tokens = metric_counter(
+        m->all, "reasoning_tokens_total", "Generated tokens inside reasoning.", NULL);
     m->dropped_calls = metric_counter(m->all, "tool_parse_recoveries_total",
         "Tool calls that came out damaged, by what was done.", "kind=\"dropped\"");
 }
@@ -33,6 +34,7 @@ void api_metrics_request(api_metrics *m, const char *endpoint, int status, const
     metric_label(&labels, "endpoint", endpoint);
     metric_label(&labels, "status", text);
     metric_label(&labels, "finish_reason", finish != NULL ? finish : "");
-    metric_add(metric_counter(m->all, "requests_total", "Requests answered.", buf_cstr(&labels)), 1.0);
+    metric_add(
+        metric_counter(m->all, "requests_total", "Requests answered.", buf_cstr(&labels)), 1.0);
     buf_release(&labels);
 }

@@ -76,7 +76,8 @@ static void end_call(chat_choice *c) {
     c->has_open_call = false;
     if (c->n_calls > 0) buf_putc(&c->calls, ',');
     c->n_calls++;
-    buf_printf(&c->calls, "{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", c->call_id);
+    buf_printf(
+        &c->calls, "{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", c->call_id);
     json_quote(&c->calls, buf_cstr(&c->call_name), c->call_name.len);
     buf_puts(&c->calls, ",\"arguments\":");
     json_quote(&c->calls, buf_cstr(&c->arguments), c->arguments.len);
@@ -248,13 +249,16 @@ void chat_reply_event(void *ctx, const gen_event *event) {
         json_quote(r->out, event->text, event->len);
         break;
     case GEN_CALL:
-        buf_printf(r->out, "\"tool_calls\":[{\"index\":%d,\"id\":\"%s\",\"type\":\"function\","
-            "\"function\":{\"name\":", event->i_call, event->call_id);
+        buf_printf(r->out,
+            "\"tool_calls\":[{\"index\":%d,\"id\":\"%s\",\"type\":\"function\","
+            "\"function\":{\"name\":",
+            event->i_call, event->call_id);
         json_quote(r->out, event->text, event->len);
         buf_puts(r->out, ",\"arguments\":\"\"}}]");
         break;
     case GEN_ARGUMENTS:
-        buf_printf(r->out, "\"tool_calls\":[{\"index\":%d,\"function\":{\"arguments\":", event->i_call);
+        buf_printf(
+            r->out, "\"tool_calls\":[{\"index\":%d,\"function\":{\"arguments\":", event->i_call);
         json_quote(r->out, event->text, event->len);
         buf_puts(r->out, "}}]");
         break;
@@ -269,8 +273,8 @@ void chat_reply_finish(chat_reply *r, int i_choice) {
     gen_result result;
     generation_result(r->choices[i_choice].gen, &result);
     open_chunk(r, i_choice);
-    buf_printf(r->out, "},\"logprobs\":null,\"finish_reason\":\"%s\",\"stop_reason\":",
-        result.finish_reason);
+    buf_printf(r->out,
+        "},\"logprobs\":null,\"finish_reason\":\"%s\",\"stop_reason\":", result.finish_reason);
     put_stop_reason(r, &result, r->out);
     buf_puts(r->out, "}]");
     put_running_usage(r);

@@ -11,8 +11,8 @@
 typedef struct chat_choice {
     generation *gen;
     buf reasoning, content;
-    buf calls;         /* finished and running calls as JSON objects, comma separated */
-    buf arguments;     /* of the running call */
+    buf calls;     /* finished and running calls as JSON objects, comma separated */
+    buf arguments; /* of the running call */
     char call_id[64];
     buf call_name;
     int n_calls;

@@ -70,8 +70,8 @@ int field_seed(const json *object, const char *key, uint64_t *out, bool *is_give
     return OK;
 }
 
-int field_double(const json *object, const char *key, double_range range, float *out,
-    api_error *e) {
+int field_double(
+    const json *object, const char *key, double_range range, float *out, api_error *e) {
     const json *v = field_get(object, key);
     double value = 0.0;
     if (v == NULL) return OK;

@@ -15,7 +15,7 @@ struct generation {
     ticket *ticket;
     reply_parser *parser;
     stop_matcher *stops; /* NULL: none */
-    buf released; /* content that is certainly before any stop string */
+    buf released;        /* content that is certainly before any stop string */
     gen_logprob *logprobs;
     size_t n_logprobs, logprobs_cap;
     bool has_started, is_done, has_stopped, is_cancelled;
@@ -32,7 +32,10 @@ static void emit(generation *g, gen_event event) {
 
 /* A text delta takes along the log probabilities collected so far. */
 static void emit_text(generation *g, gen_event_kind kind, const char *text, size_t len) {
-    gen_event event = {.kind = kind, .text = text, .len = len, .logprobs = g->logprobs,
+    gen_event event = {.kind = kind,
+        .text = text,
+        .len = len,
+        .logprobs = g->logprobs,
         .n_logprobs = g->n_logprobs};
     if (len == 0) return;
     emit(g, event);
@@ -95,8 +98,11 @@ static void new_call_id(void *ctx, char id[64]) {
 
 static void start_parser(generation *g) {
     reply_options o = {.starts_in_reasoning = g->q.starts_in_reasoning,
-        .drops_calls = !g->q.has_tools, .tools = g->q.params->tools, .new_id = new_call_id,
-        .sink = on_reply, .sink_ctx = g};
+        .drops_calls = !g->q.has_tools,
+        .tools = g->q.params->tools,
+        .new_id = new_call_id,
+        .sink = on_reply,
+        .sink_ctx = g};
     g->parser = reply_parser_new(&o);
     if (g->q.params->n_stops > 0) {
         g->stops = stop_matcher_new(g->q.params->stops, g->q.params->n_stops);
@@ -110,9 +116,14 @@ static int submit(generation *g, api_error *e) {
     int32_t banned[2];
     err why = ERR_INIT;
     run_guide guide;
-    run_request r = {.id = g->q.id, .prompt = g->q.prompt->ids,
-        .n_prompt = (int32_t)g->q.prompt->len, .max_tokens = g->q.max_tokens,
-        .sampling = p->sampling, .stop_ids = stops, .banned = banned, .priority = p->priority};
+    run_request r = {.id = g->q.id,
+        .prompt = g->q.prompt->ids,
+        .n_prompt = (int32_t)g->q.prompt->len,
+        .max_tokens = g->q.max_tokens,
+        .sampling = p->sampling,
+        .stop_ids = stops,
+        .banned = banned,
+        .priority = p->priority};
     memcpy(stops, p->stop_ids, sizeof stops);
     r.n_stop_ids = p->n_stop_ids;
     if (!p->ignores_eos) {
@@ -178,7 +189,8 @@ static void take_token(generation *g, const sample_pick *pick) {
     reply_state before = reply_parser_state(g->parser);
     g->n_completion++;
     g->n_reasoning += before == REPLY_REASONING;
-    bool is_marker = pick->token == a->controls.think_close || pick->token == a->controls.think_open;
+    bool is_marker =
+        pick->token == a->controls.think_close || pick->token == a->controls.think_open;
     if (g->q.params->has_logprobs && before != REPLY_CALLS && !is_marker) {
         keep_logprob(g, pick, before == REPLY_REASONING);
     }
@@ -199,8 +211,8 @@ static bool is_client_stop(const generation *g, int32_t id) {
 
 /* The text is over: held-back parts come out, the reason is settled. */
 static void finish(generation *g, reply_end how) {
-    static const char *const names[] = {[REPLY_STOP] = "stop", [REPLY_LENGTH] = "length",
-        [REPLY_TOOL_CALLS] = "tool_calls"};
+    static const char *const names[] = {
+        [REPLY_STOP] = "stop", [REPLY_LENGTH] = "length", [REPLY_TOOL_CALLS] = "tool_calls"};
     reply_finish reason = REPLY_STOP;
     g->is_done = true;
     if (g->has_stopped) {
@@ -210,7 +222,8 @@ static void finish(generation *g, reply_end how) {
     reply_end_of_text(g->parser, how, &reason);
     flush_content(g);
     if (g->n_logprobs > 0) {
-        emit(g, (gen_event){.kind = GEN_LOGPROBS, .logprobs = g->logprobs, .n_logprobs = g->n_logprobs});
+        emit(g, (gen_event){
+                    .kind = GEN_LOGPROBS, .logprobs = g->logprobs, .n_logprobs = g->n_logprobs});
         g->n_logprobs = 0;
     }
     g->finish_reason = g->has_stopped ? "stop" : names[reason];
@@ -274,8 +287,11 @@ void generation_progress(const generation *g, run_progress *out) {
 }
 
 void generation_result(const generation *g, gen_result *out) {
-    *out = (gen_result){.finish_reason = g->finish_reason, .stop_id = g->stop_id,
-        .is_cancelled = g->is_cancelled, .failure = g->failure, .n_completion = g->n_completion,
+    *out = (gen_result){.finish_reason = g->finish_reason,
+        .stop_id = g->stop_id,
+        .is_cancelled = g->is_cancelled,
+        .failure = g->failure,
+        .n_completion = g->n_completion,
         .n_reasoning = g->n_reasoning,
         .i_stop = g->stops != NULL ? stop_matcher_which(g->stops) : -1};
     ticket_progress(g->ticket, &out->progress);

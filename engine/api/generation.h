@@ -25,7 +25,7 @@ typedef enum gen_event_kind {
     GEN_STARTED, /* the prompt is read; comes once, before everything else */
     GEN_REASONING,
     GEN_CONTENT,
-    GEN_CALL,      /* text: the name */
+    GEN_CALL, /* text: the name */
     GEN_ARGUMENTS,
     GEN_CALL_END,  /* text: the exact text of the call */
     GEN_CALL_DROP, /* the call must not be used */
@@ -46,12 +46,12 @@ typedef void (*gen_sink)(void *ctx, const gen_event *event);
 
 typedef struct gen_request {
     api *a;
-    const char *id;            /* shown in lists of running requests */
-    const gen_params *params;  /* borrowed until the generation is freed */
+    const char *id;           /* shown in lists of running requests */
+    const gen_params *params; /* borrowed until the generation is freed */
     const token_list *prompt;
     bool starts_in_reasoning;
-    bool has_tools;            /* else the tool marker is banned and calls are swallowed */
-    int32_t max_tokens;        /* >= 1 */
+    bool has_tools;     /* else the tool marker is banned and calls are swallowed */
+    int32_t max_tokens; /* >= 1 */
     int i_choice;
     gen_sink sink;
     void *sink_ctx;
@@ -74,7 +74,7 @@ typedef struct gen_result {
     int i_stop;                /* stop string that matched; -1: none */
     int32_t stop_id;           /* stop token given by the client; -1: none */
     bool is_cancelled;
-    const err *failure;        /* NULL: none */
+    const err *failure; /* NULL: none */
     int32_t n_completion, n_reasoning;
     run_progress progress;
 } gen_result;

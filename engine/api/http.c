@@ -38,7 +38,8 @@ static void answer(http_request *q, int status, struct MHD_Response *response) {
 static struct MHD_Response *body_response(buf *body, const char *type) {
     size_t len = body->len;
     char *data = buf_take(body);
-    struct MHD_Response *r = MHD_create_response_from_buffer_with_free_callback(len, data, mem_free);
+    struct MHD_Response *r =
+        MHD_create_response_from_buffer_with_free_callback(len, data, mem_free);
     if (r == NULL) {
         mem_free(data);
         return NULL;

@@ -39,9 +39,9 @@ struct http_request {
     buf body;
     size_t n_dropped; /* bytes of a body that was too large */
     uint64_t start_ns;
-    int status;          /* of the answer, for metrics */
-    const char *finish;  /* finish reason for metrics; NULL: none */
-    const char *route;   /* path of the route in the table; NULL: unknown */
+    int status;         /* of the answer, for metrics */
+    const char *finish; /* finish reason for metrics; NULL: none */
+    const char *route;  /* path of the route in the table; NULL: unknown */
     http_producer producer;
     buf out; /* streamed bytes not yet taken by the library */
     bool is_last;

@@ -70,8 +70,8 @@ static int read_stream(const json *body, gen_params *p, api_error *e) {
 static int add_stop(const json *v, gen_params *p, api_error *e) {
     const char *s = json_str(v);
     if (s == NULL) {
-        return api_bad(e, "stop", NULL, "stop must be a string or an array of strings, not a JSON %s",
-            json_kind(v));
+        return api_bad(e, "stop", NULL,
+            "stop must be a string or an array of strings, not a JSON %s", json_kind(v));
     }
     if (s[0] == '\0') return OK;
     if (p->n_stops == PARAMS_STOPS_MAX) {
@@ -102,10 +102,12 @@ static int read_stops(const api *a, const json *body, gen_params *p, api_error *
     JSON_EACH(item, ids) {
         int64_t id = -1;
         if (json_i64(item, &id) != OK || id < 0 || id >= a->n_base) {
-            return api_bad(e, "stop_token_ids", NULL, "stop_token_ids holds something that is no token id");
+            return api_bad(
+                e, "stop_token_ids", NULL, "stop_token_ids holds something that is no token id");
         }
         if (p->n_stop_ids == RUN_STOP_MAX - 2) {
-            return api_bad(e, "stop_token_ids", NULL, "more than %d stop token ids", RUN_STOP_MAX - 2);
+            return api_bad(
+                e, "stop_token_ids", NULL, "more than %d stop token ids", RUN_STOP_MAX - 2);
         }
         p->stop_ids[p->n_stop_ids++] = (int32_t)id;
     }
@@ -116,7 +118,8 @@ static int read_bias(const api *a, const json *body, gen_params *p, api_error *e
     const json *map = field_get(body, "logit_bias");
     if (map == NULL) return OK;
     if (!json_is_object(map)) {
-        return api_bad(e, "logit_bias", NULL, "logit_bias must be an object, not a JSON %s", json_kind(map));
+        return api_bad(
+            e, "logit_bias", NULL, "logit_bias must be an object, not a JSON %s", json_kind(map));
     }
     p->bias = mem_try_alloc((json_count(map) + 1) * sizeof *p->bias);
     if (p->bias == NULL) return api_bad(e, "logit_bias", NULL, "logit_bias is too large");
@@ -124,12 +127,13 @@ static int read_bias(const api *a, const json *body, gen_params *p, api_error *e
         int64_t id = -1;
         double value = 0.0;
         if (parse_i64(json_key(item), &id) != OK || id < 0 || id >= a->n_base) {
-            return api_bad(e, "logit_bias", NULL, "logit_bias has the key '%.40s'; keys are token ids below %d",
-                json_key(item), a->n_base);
+            return api_bad(e, "logit_bias", NULL,
+                "logit_bias has the key '%.40s'; keys are token ids below %d", json_key(item),
+                a->n_base);
         }
         if (json_double(item, &value) != OK || value < -100.0 || value > 100.0) {
-            return api_bad(e, "logit_bias", NULL, "the logit_bias of %lld must be a number from -100 to 100",
-                (long long)id);
+            return api_bad(e, "logit_bias", NULL,
+                "the logit_bias of %lld must be a number from -100 to 100", (long long)id);
         }
         p->bias[p->sampling.n_bias++] = (sample_bias){.token = (int32_t)id, .bias = (float)value};
     }
@@ -175,13 +179,16 @@ static int check_tools(const json *tools, api_error *e) {
             break;
         }
         if (!is_tool_name(buf_cstr(&name) + 1)) {
-            rc = api_bad(e, path, NULL, "a tool name has 1 to %d characters without quotes and control"
-                " characters", TOOL_NAME_MAX);
+            rc = api_bad(e, path, NULL,
+                "a tool name has 1 to %d characters without quotes and control"
+                " characters",
+                TOOL_NAME_MAX);
             break;
         }
         buf_putc(&name, '\n');
         if (strstr(buf_cstr(&names), buf_cstr(&name)) != NULL) {
-            rc = api_bad(e, path, NULL, "two tools are called %.*s", (int)name.len - 2, name.data + 1);
+            rc = api_bad(
+                e, path, NULL, "two tools are called %.*s", (int)name.len - 2, name.data + 1);
             break;
         }
         buf_append(&names, name.data, name.len);
@@ -200,14 +207,17 @@ static int read_tool_choice(const json *choice, bool has_tools, bool *is_none, a
         return OK;
     }
     if (word != NULL && strcmp(word, "required") != 0) {
-        return api_bad(e, "tool_choice", NULL, "tool_choice is '%.40s'; it must be none, auto, required or an"
-            " object", word);
+        return api_bad(e, "tool_choice", NULL,
+            "tool_choice is '%.40s'; it must be none, auto, required or an"
+            " object",
+            word);
     }
     if (word == NULL && !json_is_object(choice)) {
-        return api_bad(e, "tool_choice", NULL, "tool_choice must be a string or an object, not a JSON %s",
-            json_kind(choice));
+        return api_bad(e, "tool_choice", NULL,
+            "tool_choice must be a string or an object, not a JSON %s", json_kind(choice));
     }
-    if (!has_tools) return api_bad(e, "tool_choice", NULL, "a call is demanded but no tools are given");
+    if (!has_tools)
+        return api_bad(e, "tool_choice", NULL, "a call is demanded but no tools are given");
     return api_bad(e, "tool_choice", "unsupported_parameter",
         "forced tool calls are not served by this build; use auto");
 }
@@ -235,7 +245,8 @@ static int refuse_constraints(const json *body, api_error *e) {
         "guided_choice", "guided_grammar", "functions", "function_call"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (field_get(body, names[i]) != NULL) {
-            return api_bad(e, names[i], "unsupported_parameter", "%s is not served by this build", names[i]);
+            return api_bad(
+                e, names[i], "unsupported_parameter", "%s is not served by this build", names[i]);
         }
     }
     const json *format = field_get(body, "response_format");
@@ -258,7 +269,8 @@ static int read_modalities(const json *body, api_error *e) {
             return api_bad(e, "modalities", NULL, "only text can be given back");
         }
     }
-    if (field_get(body, "audio") != NULL) return api_bad(e, "audio", NULL, "audio can not be given back");
+    if (field_get(body, "audio") != NULL)
+        return api_bad(e, "audio", NULL, "audio can not be given back");
     return OK;
 }
 

@@ -19,7 +19,7 @@ typedef struct gen_params gen_params;
 
 struct gen_params {
     bool is_stream, has_usage_chunk, has_continuous_usage;
-    int64_t max_tokens; /* 0: the rest of the window */
+    int64_t max_tokens;           /* 0: the rest of the window */
     const char *max_tokens_field; /* the name it was given by; NULL: not given */
     sample_params sampling;
     bool has_temperature, has_top_p; /* given by the client */

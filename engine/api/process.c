@@ -13,7 +13,7 @@ static double cpu_seconds(void) {
     struct rusage u;
     if (getrusage(RUSAGE_SELF, &u) != 0) return -1.0;
     return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-        (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
 void process_sampler_init(process_sampler *s) {

@@ -21,8 +21,8 @@ static int check_model(const api *a, const json *body, api_error *e) {
 }
 
 /* Prompt and reply must fit the window; *max_tokens becomes the limit of the reply. */
-int api_check_window(const api *a, size_t n_prompt, const gen_params *p, int32_t *max_tokens,
-    api_error *e) {
+int api_check_window(
+    const api *a, size_t n_prompt, const gen_params *p, int32_t *max_tokens, api_error *e) {
     int64_t window = a->options.max_context;
     if ((int64_t)n_prompt >= window) {
         return api_bad(e, "messages", "context_length_exceeded",
@@ -32,7 +32,8 @@ int api_check_window(const api *a, size_t n_prompt, const gen_params *p, int32_t
     int64_t left = window - (int64_t)n_prompt;
     if (p->max_tokens > left) {
         return api_bad(e, p->max_tokens_field, "context_length_exceeded",
-            "the prompt has %zu tokens and %s is %lld; together they exceed the window of %lld tokens",
+            "the prompt has %zu tokens and %s is %lld; together they exceed the window of %lld"
+            " tokens",
             n_prompt, p->max_tokens_field, (long long)p->max_tokens, (long long)window);
     }
     *max_tokens = (int32_t)(p->max_tokens > 0 ? p->max_tokens : left);
@@ -60,9 +61,15 @@ static int prepare(chat_reply *r, http_request *q, int32_t *max_tokens, api_erro
 
 static int start_choices(chat_reply *r, int32_t max_tokens, api_error *e) {
     for (int i = 0; i < (int)r->params.n; i++) {
-        gen_request g = {.a = r->a, .id = r->id, .params = &r->params, .prompt = &r->tokens,
-            .starts_in_reasoning = r->prompt.starts_in_reasoning, .has_tools = r->prompt.has_tools,
-            .max_tokens = max_tokens, .i_choice = i, .sink_ctx = r,
+        gen_request g = {.a = r->a,
+            .id = r->id,
+            .params = &r->params,
+            .prompt = &r->tokens,
+            .starts_in_reasoning = r->prompt.starts_in_reasoning,
+            .has_tools = r->prompt.has_tools,
+            .max_tokens = max_tokens,
+            .i_choice = i,
+            .sink_ctx = r,
             .sink = r->params.is_stream ? chat_reply_event : chat_whole_event};
         int rc = generation_start(&g, &r->choices[i].gen, e);
         if (rc != OK) return rc;

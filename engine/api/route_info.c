@@ -90,8 +90,11 @@ void api_stats(api *a, run_stats *out) {
         run_stats_get(a->options.run, out);
         return;
     }
-    *out = (run_stats){.tokens_per_s_minute = -1.0, .tokens_per_s_now = -1.0,
-        .prefill_per_s_now = -1.0, .step_ms = -1.0, .step_ms_p95 = -1.0};
+    *out = (run_stats){.tokens_per_s_minute = -1.0,
+        .tokens_per_s_now = -1.0,
+        .prefill_per_s_now = -1.0,
+        .step_ms = -1.0,
+        .step_ms_p95 = -1.0};
 }
 
 const char *api_state(api *a, const run_stats *s) {
@@ -147,7 +150,8 @@ void route_props(http_request *q) {
     json_w_kbool(&w, "thinks_by_default", a->options.thinks_by_default);
     json_w_key(&w, "effort_budgets");
     json_w_object(&w);
-    static const char *const names[] = {"minimal", "low", "medium", "high", "xhigh", "max", "ultra"};
+    static const char *const names[] = {
+        "minimal", "low", "medium", "high", "xhigh", "max", "ultra"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         json_w_ki64(&w, names[i], chat_effort_budget(names[i]));
     }
@@ -157,7 +161,8 @@ void route_props(http_request *q) {
     http_send_json(q, 200, &body);
 }
 
-static void put_value(buf *out, const char *name, const char *kind, const char *help, double value) {
+static void put_value(
+    buf *out, const char *name, const char *kind, const char *help, double value) {
     buf_printf(out, "# HELP tandem_%s %s\n# TYPE tandem_%s %s\ntandem_%s %.17g\n", name, help, name,
         kind, name, value);
 }
@@ -172,21 +177,23 @@ static void put_run_metrics(const api *a, buf *out) {
         (double)s.n_prompt_tokens);
     put_value(out, "prompt_tokens_cached_total", "counter", "Prompt tokens taken from the cache.",
         (double)s.n_cached_tokens);
-    put_value(out, "generation_tokens_total", "counter", "Tokens generated.", (double)s.n_generated);
+    put_value(
+        out, "generation_tokens_total", "counter", "Tokens generated.", (double)s.n_generated);
     put_value(out, "draft_tokens_total", "counter", "Draft tokens verified.", (double)s.n_drafted);
-    put_value(out, "draft_tokens_accepted_total", "counter", "Draft tokens kept.",
-        (double)s.n_accepted);
+    put_value(
+        out, "draft_tokens_accepted_total", "counter", "Draft tokens kept.", (double)s.n_accepted);
     put_value(out, "steps_total", "counter", "Forward steps.", (double)s.n_steps);
     put_value(out, "kv_pages", "gauge", "Pages of the KV pool.", (double)s.pages_total);
     put_value(out, "kv_pages_used", "gauge", "Pages in use.", (double)s.pages_used);
     put_value(out, "kv_cache_usage_ratio", "gauge", "Share of the pages in use.", pages);
     put_value(out, "process_start_time_seconds", "gauge", "Start of the server, Unix time.",
         (double)a->started_ms / 1e3);
-    buf_puts(out, "# HELP tandem_draft_tokens_accepted_by_position_total Draft tokens kept, by place"
-                  " in the block.\n# TYPE tandem_draft_tokens_accepted_by_position_total counter\n");
+    buf_puts(out,
+        "# HELP tandem_draft_tokens_accepted_by_position_total Draft tokens kept, by place"
+        " in the block.\n# TYPE tandem_draft_tokens_accepted_by_position_total counter\n");
     for (int i = 0; i < RUN_DRAFT_MAX && s.accepted_at[i] > 0; i++) {
-        buf_printf(out, "tandem_draft_tokens_accepted_by_position_total{position=\"%d\"} %llu\n", i + 1,
-            (unsigned long long)s.accepted_at[i]);
+        buf_printf(out, "tandem_draft_tokens_accepted_by_position_total{position=\"%d\"} %llu\n",
+            i + 1, (unsigned long long)s.accepted_at[i]);
     }
     buf_puts(out, "# HELP tandem_build_info The build.\n# TYPE tandem_build_info gauge\n");
     buf_puts(out, "tandem_build_info{");

@@ -145,7 +145,8 @@ static void put_stats_rank(json_w *w, stats_stream *t, const run_stats *s) {
     json_w_close(w);
 }
 
-/* Rates since the last object of this stream; the first has none and takes the last whole second. */
+/* Rates since the last object of this stream; the first has none and takes the last whole
+ * second. */
 static void put_rates(json_w *w, stats_stream *t, const run_stats *s) {
     uint64_t now = clock_mono_ms();
     double tokens = s->tokens_per_s_now;
@@ -267,7 +268,8 @@ void route_cancel(http_request *q) {
 void route_shutdown(http_request *q) {
     api_error e;
     if (q->api->options.on_shutdown == NULL) {
-        api_set(&e, 403, "invalid_request_error", NULL, "this server can not be stopped by request");
+        api_set(
+            &e, 403, "invalid_request_error", NULL, "this server can not be stopped by request");
         http_fail(q, &e);
         return;
     }
@@ -290,9 +292,8 @@ void route_endpoint(http_request *q) {
     if (rc == OK) rc = field_str(body, "bind", &address, &e);
     if (rc == OK) rc = field_int(body, "port", (int_range){0, 65535}, &port, &e);
     if (rc == OK && api_endpoint(q->api, is_on, address, (int)port, &why) != OK) {
-        rc = why.code == ERR_BUSY
-            ? api_set(&e, 409, "invalid_request_error", NULL, why.msg)
-            : api_bad(&e, "bind", NULL, "%s", why.msg);
+        rc = why.code == ERR_BUSY ? api_set(&e, 409, "invalid_request_error", NULL, why.msg)
+                                  : api_bad(&e, "bind", NULL, "%s", why.msg);
     }
     if (rc == OK) {
         buf answer = BUF_INIT;

@@ -85,11 +85,13 @@ void route_tokenize(http_request *q) {
 }
 
 static int read_ids(const api *a, const json *list, token_list *out, api_error *e) {
-    if (!json_is_array(list)) return api_bad(e, "tokens", NULL, "tokens must be an array of token ids");
+    if (!json_is_array(list))
+        return api_bad(e, "tokens", NULL, "tokens must be an array of token ids");
     JSON_EACH(item, list) {
         int64_t id = -1;
         if (json_i64(item, &id) != OK || id < 0 || id >= a->n_base) {
-            return api_bad(e, "tokens", NULL, "tokens holds something that is no id below %d", a->n_base);
+            return api_bad(
+                e, "tokens", NULL, "tokens holds something that is no id below %d", a->n_base);
         }
         token_list_push(out, (int32_t)id);
     }

@@ -29,6 +29,7 @@ static const route routes[] = {
     {"/tandem/v1/stats", "GET", route_stats, true, false},
     {"/tandem/v1/cancel", "POST", route_cancel, true, false},
     {"/tandem/v1/shutdown", "POST", route_shutdown, true, true},
+    {"/tandem/v1/stop", "POST", route_shutdown, true, true},
     {"/tandem/v1/endpoint", "POST", route_endpoint, true, true},
 };
 enum { N_ROUTES = sizeof routes / sizeof routes[0] };
@@ -37,11 +38,12 @@ static bool path_matches(const char *pattern, const char *path) {
     size_t n = strlen(pattern);
     if (pattern[n - 1] != '*') return strcmp(pattern, path) == 0;
     return strncmp(pattern, path, n - 1) == 0 && path[n - 1] != '\0' &&
-        strchr(path + n - 1, '/') == NULL;
+           strchr(path + n - 1, '/') == NULL;
 }
 
 static bool method_matches(const char *wanted, const char *method) {
-    return strcmp(wanted, method) == 0 || (strcmp(wanted, "GET") == 0 && strcmp(method, "HEAD") == 0);
+    return strcmp(wanted, method) == 0 ||
+           (strcmp(wanted, "GET") == 0 && strcmp(method, "HEAD") == 0);
 }
 
 static void fail_loading(http_request *q) {

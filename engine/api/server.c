@@ -152,8 +152,8 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
         return MHD_YES;
     }
     if (*n_data > 0) {
-        /* Once the body is too large the rest is read and dropped, within reason, so that the client
-         * gets its answer: the library can not answer in the middle of a body. */
+        /* Once the body is too large the rest is read and dropped, within reason, so that the
+         * client gets its answer: the library can not answer in the middle of a body. */
         q->n_dropped += take_body(q, data, *n_data);
         *n_data = 0;
         return q->n_dropped > l->a->options.max_body_bytes ? MHD_NO : MHD_YES;
@@ -170,8 +170,8 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
     return MHD_YES;
 }
 
-static void on_completed(void *ctx, struct MHD_Connection *c, void **state,
-    enum MHD_RequestTerminationCode code) {
+static void on_completed(
+    void *ctx, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode code) {
     http_request *q = *state;
     (void)ctx;
     (void)c;
@@ -205,13 +205,13 @@ static void on_panic(void *ctx, const char *file, unsigned line, const char *rea
 
 void *server_start(api *a, int listen_fd, bool is_local, err *e) {
     listener *l = mem_alloc(sizeof *l);
-    unsigned n_max = a->options.max_connections > 0 ? (unsigned)a->options.max_connections
-                                                    : CONNECTIONS_DEFAULT;
+    unsigned n_max =
+        a->options.max_connections > 0 ? (unsigned)a->options.max_connections : CONNECTIONS_DEFAULT;
     l->a = a;
     l->is_local = is_local;
     MHD_set_panic_func(on_panic, NULL);
     l->daemon = MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
-            MHD_USE_POLL | MHD_USE_ITC | MHD_USE_ERROR_LOG,
+                                     MHD_USE_POLL | MHD_USE_ITC | MHD_USE_ERROR_LOG,
         0, NULL, NULL, on_request, l, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
         MHD_OPTION_LISTEN_SOCKET, listen_fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL,
         MHD_OPTION_CONNECTION_LIMIT, n_max, MHD_OPTION_CONNECTION_TIMEOUT, IDLE_TIMEOUT_S,

@@ -10,7 +10,8 @@ static bool is_stop(const ticket *t, int32_t token) {
     return false;
 }
 
-/* Draws the token at a position from one row, under the bans, the guide and the settings of the stream. */
+/* Draws the token at a position from one row, under the bans, the guide and the settings of the
+ * stream. */
 static int pick_token(run *r, ticket *t, const float *logits, int64_t position, sample_pick *out) {
     run_guide_view view = {.forced = -1};
     if (t->has_guide) {
@@ -24,8 +25,11 @@ static int pick_token(run *r, ticket *t, const float *logits, int64_t position, 
     for (int32_t i = 0; i < view.n_banned; i++) {
         t->banned[t->n_banned + i] = view.banned[i];
     }
-    sample_row row = {.logits = logits, .position = position, .banned = t->banned,
-        .n_banned = t->n_banned + view.n_banned, .mask = view.mask,
+    sample_row row = {.logits = logits,
+        .position = position,
+        .banned = t->banned,
+        .n_banned = t->n_banned + view.n_banned,
+        .mask = view.mask,
         .counts = t->counts.generated != NULL ? &t->counts : NULL};
     return sampler_pick(r->sampler, &t->sampling, &row, out);
 }
@@ -62,12 +66,14 @@ static bool keep_token(run *r, stream *s, const sample_pick *pick) {
 
 static void fail_stream(run *r, stream *s, int code, const char *what, int64_t position) {
     err why = ERR_INIT;
-    err_set(&why, code, "%s at position %lld; this reply ended, others go on", what, (long long)position);
+    err_set(&why, code, "%s at position %lld; this reply ended, others go on", what,
+        (long long)position);
     stream_end(r, s, RUN_END_ERROR, -1, &why);
 }
 
 /* One row: guard, draw, keep. True if the stream goes on with *token. */
-static bool take_row(run *r, stream *s, const step_result *result, int32_t i_row, int64_t position, int32_t *token) {
+static bool take_row(
+    run *r, stream *s, const step_result *result, int32_t i_row, int64_t position, int32_t *token) {
     sample_pick pick;
     if (!result->is_finite[i_row]) {
         fail_stream(r, s, ERR_INTERNAL, "the model gave a value that is not finite", position);
@@ -94,9 +100,11 @@ static void count_kept(run *r, ticket *t, int32_t i_draft) {
     atomic_fetch_add_explicit(&r->accepted_at[i_draft], 1, memory_order_relaxed);
 }
 
-/* A draft is kept while it equals what serial decoding draws at its position; the row behind the last kept one gives one more token.
- * The stream may end on the way, so nothing of its ticket is touched after a row that ended it. */
-static void absorb_verify(run *r, stream *s, const plan_span *span, const step_result *result, int32_t first) {
+/* A draft is kept while it equals what serial decoding draws at its position; the row behind the
+ * last kept one gives one more token. The stream may end on the way, so nothing of its ticket is
+ * touched after a row that ended it. */
+static void absorb_verify(
+    run *r, stream *s, const plan_span *span, const step_result *result, int32_t first) {
     int32_t n_kept = 0;
     int32_t n_draft = span->n_rows - 1;
     count_drafted(r, s->t, n_draft);
@@ -115,7 +123,8 @@ static void absorb_verify(run *r, stream *s, const plan_span *span, const step_r
     }
 }
 
-void run_absorb(run *r, stream *s, const plan_span *span, const step_result *result, int32_t i_span) {
+void run_absorb(
+    run *r, stream *s, const plan_span *span, const step_result *result, int32_t i_span) {
     int32_t first = result->first_logit[i_span];
     int32_t token;
     s->n_draft = 0;
@@ -126,7 +135,8 @@ void run_absorb(run *r, stream *s, const plan_span *span, const step_result *res
     s->n_done += span->n_rows;
     if (span->kind == PLAN_PROMPT) {
         atomic_store_explicit(&s->t->n_prefilled, s->n_done, memory_order_relaxed);
-        atomic_fetch_add_explicit(&r->n_prompt_tokens, (uint64_t)span->n_rows, memory_order_relaxed);
+        atomic_fetch_add_explicit(
+            &r->n_prompt_tokens, (uint64_t)span->n_rows, memory_order_relaxed);
         if (span->logits == PLAN_LOGITS_NONE) return;
     }
     take_row(r, s, result, first, span->pos + span->n_rows, &token);

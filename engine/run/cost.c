@@ -5,7 +5,8 @@
 /* Older steps fade with this factor: about the last 50 steps count. */
 #define COST_DECAY 0.98
 #define DRAFT_AVERAGE 0.1
-/* So many drafts in a row that do not pay their own time, and the stream goes that many steps without before it tries again. */
+/* So many drafts in a row that do not pay their own time, and the stream goes that many steps
+ * without before it tries again. */
 #define DRAFT_LOSSES 4
 #define DRAFT_SKIP 16
 
@@ -24,10 +25,12 @@ void step_cost_add(step_cost *c, int32_t n_rows, uint64_t ns) {
 }
 
 void step_cost_add_draft(step_cost *c, uint64_t ns) {
-    c->draft_ns = c->draft_ns > 0.0 ? c->draft_ns + DRAFT_AVERAGE * ((double)ns - c->draft_ns) : (double)ns;
+    c->draft_ns =
+        c->draft_ns > 0.0 ? c->draft_ns + DRAFT_AVERAGE * ((double)ns - c->draft_ns) : (double)ns;
 }
 
-/* Slope and base of the fit; with no spread in the rows all of the time is base and half of it per row is assumed shared. */
+/* Slope and base of the fit; with no spread in the rows all of the time is base and half of it
+ * per row is assumed shared. */
 static void fit(const step_cost *c, double *base, double *per_row) {
     double mean_x = c->x / c->w;
     double mean_y = c->y / c->w;
@@ -71,7 +74,8 @@ bool draft_policy_wants(draft_policy *p) {
     return false;
 }
 
-int32_t draft_policy_choose(draft_policy *p, const step_cost *c, const float *confidence, int32_t n, int32_t n_other) {
+int32_t draft_policy_choose(
+    draft_policy *p, const step_cost *c, const float *confidence, int32_t n, int32_t n_other) {
     double plain = step_cost_of(c, n_other + 1);
     if (!(plain > 0.0)) return n;
     double survival = 1.0;

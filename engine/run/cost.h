@@ -1,6 +1,6 @@
-/* What steps cost, measured while they run, and how many drafts pay. Two estimates: seconds of a step by its rows, and for each
- * stream how often drafts are kept. They steer only how much work a step holds, never which tokens come out.
- * Threads: the step thread. */
+/* What steps cost, measured while they run, and how many drafts pay. Two estimates: seconds of a
+ * step by its rows, and for each stream how often drafts are kept. They steer only how much work
+ * a step holds, never which tokens come out. Threads: the step thread. */
 #ifndef TANDEM_RUN_COST_H
 #define TANDEM_RUN_COST_H
 
@@ -30,7 +30,9 @@ int32_t step_cost_rows(const step_cost *c, double limit_ns, int32_t floor_rows, 
 void draft_policy_reset(draft_policy *p);
 /* Whether to draft for this stream before its next step. */
 bool draft_policy_wants(draft_policy *p);
-/* How many of n drafts to verify, from their confidence logits and the costs; n_other rows share the step. */
-int32_t draft_policy_choose(draft_policy *p, const step_cost *c, const float *confidence, int32_t n, int32_t n_other);
+/* How many of n drafts to verify, from their confidence logits and the costs; n_other rows share
+ * the step. */
+int32_t draft_policy_choose(
+    draft_policy *p, const step_cost *c, const float *confidence, int32_t n, int32_t n_other);
 
 #endif

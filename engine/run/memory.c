@@ -19,8 +19,8 @@ int memory_plan_check(const memory_plan *p, uint64_t available_bytes, err *e) {
     uint64_t need = plan + p->reserve_bytes;
     if (need <= available_bytes) return OK;
     return err_set(e, ERR_MEMORY,
-        "the model needs %.1f MiB and %.1f MiB are kept in reserve, but only %.1f MiB are available:"
-        " %.1f MiB short; use a smaller --context or fewer --slots, or end other programs",
+        "the model needs %.1f MiB and %.1f MiB are kept in reserve, but only %.1f MiB are"
+        " available: %.1f MiB short; use a smaller --context or fewer --slots, or end other programs",
         mib(plan), mib(p->reserve_bytes), mib(available_bytes), mib(need - available_bytes));
 }
 

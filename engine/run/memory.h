@@ -13,13 +13,14 @@
 #include "engine/base/err.h"
 
 typedef struct memory_plan {
-    uint64_t weight_bytes; /* resident weights and tables */
-    uint64_t cache_bytes;  /* KV pages and slots */
-    uint64_t work_bytes;   /* scratch of a step */
+    uint64_t weight_bytes;  /* resident weights and tables */
+    uint64_t cache_bytes;   /* KV pages and slots */
+    uint64_t work_bytes;    /* scratch of a step */
     uint64_t reserve_bytes; /* must stay free for the rest of the machine */
 } memory_plan;
 
-/* OK if available_bytes hold the plan and its reserve; else ERR_MEMORY with both and the shortfall. */
+/* OK if available_bytes hold the plan and its reserve; else ERR_MEMORY with both and the
+ * shortfall. */
 int memory_plan_check(const memory_plan *p, uint64_t available_bytes, err *e);
 /* One line of text: the parts in MiB. */
 int memory_plan_print(const memory_plan *p, buf *out);

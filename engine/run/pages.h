@@ -1,6 +1,7 @@
-/* Which KV pages are free and how many holders each has. Streams reserve what they may need at most before they start and take pages
- * as they grow, so a running stream can never find the pool empty. Cached prefixes will hold pages by count as well.
- * Threads: the step thread only; the two counters for display are atomic. Nothing allocates after page_pool_new. */
+/* Which KV pages are free and how many holders each has. Streams reserve what they may need at
+ * most before they start and take pages as they grow, so a running stream can never find the
+ * pool empty. Cached prefixes will hold pages by count as well. Threads: the step thread only;
+ * the two counters for display are atomic. Nothing allocates after page_pool_new. */
 #ifndef TANDEM_RUN_PAGES_H
 #define TANDEM_RUN_PAGES_H
 

@@ -6,8 +6,10 @@ static int32_t min_i32(int32_t a, int32_t b) {
     return a < b ? a : b;
 }
 
-/* Decode rows, then drafts as far as rows and logit rows reach, the same number of streams served before depth. */
-static void give_decode_rows(plan_view *views, int32_t n, int32_t *rows_left, int32_t *logits_left) {
+/* Decode rows, then drafts as far as rows and logit rows reach, the same number of streams
+ * served before depth. */
+static void give_decode_rows(
+    plan_view *views, int32_t n, int32_t *rows_left, int32_t *logits_left) {
     for (int32_t i = 0; i < n; i++) {
         views[i].n_rows = 0;
         if (views[i].is_prompt || views[i].is_paused || views[i].n_todo <= 0) continue;
@@ -25,7 +27,8 @@ static void give_decode_rows(plan_view *views, int32_t n, int32_t *rows_left, in
     }
 }
 
-/* The prompt to serve next: foreground before background, then the least left to do, then the oldest. NULL if none is left. */
+/* The prompt to serve next: foreground before background, then the least left to do, then the
+ * oldest. NULL if none is left. */
 static plan_view *next_prompt(plan_view *views, int32_t n, bool by_age) {
     plan_view *best = NULL;
     for (int32_t i = 0; i < n; i++) {

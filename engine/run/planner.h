@@ -1,6 +1,7 @@
-/* Decides which rows the next step computes: every running stream's decode or verify rows first, then slices of prompts in what is
- * left of the row budget, short prompts first but never at the cost of the oldest one. Pure functions over plain data, so every rank
- * and every test gets the same plan from the same views. */
+/* Decides which rows the next step computes: every running stream's decode or verify rows first,
+ * then slices of prompts in what is left of the row budget, short prompts first but never at the
+ * cost of the oldest one. Pure functions over plain data, so every rank and every test gets the
+ * same plan from the same views. */
 #ifndef TANDEM_RUN_PLANNER_H
 #define TANDEM_RUN_PLANNER_H
 
@@ -9,13 +10,13 @@
 
 /* One stream as the planner sees it. */
 typedef struct plan_view {
-    int32_t n_todo;    /* known tokens not yet computed; 1 for a running stream */
-    int32_t n_draft;   /* drafts to verify behind the newest token; 0 while a prompt is read */
-    uint64_t order;    /* arrival; lower is older */
-    bool is_prompt;    /* its todo rows belong to the prompt */
+    int32_t n_todo;     /* known tokens not yet computed; 1 for a running stream */
+    int32_t n_draft;    /* drafts to verify behind the newest token; 0 while a prompt is read */
+    uint64_t order;     /* arrival; lower is older */
+    bool is_prompt;     /* its todo rows belong to the prompt */
     bool is_background; /* prompt rows only after everybody else's */
-    bool is_paused;    /* its ring is full: no rows now */
-    int32_t n_rows;    /* out: rows in the next step, drafts included; 0: none */
+    bool is_paused;     /* its ring is full: no rows now */
+    int32_t n_rows;     /* out: rows in the next step, drafts included; 0: none */
 } plan_view;
 
 typedef struct plan_limits {

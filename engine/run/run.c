@@ -43,9 +43,11 @@ int run_open(const run_options *options, run **out, err *e) {
     const source_info *info = &options->source->info;
     *out = NULL;
     if (info->n_slots < 1 || info->n_slots > RUN_MAX_SLOTS) {
-        return err_set(e, ERR_ARG, "%d streams are not possible; choose 1 to %d", info->n_slots, RUN_MAX_SLOTS);
+        return err_set(e, ERR_ARG, "%d streams are not possible; choose 1 to %d", info->n_slots,
+            RUN_MAX_SLOTS);
     }
-    CHECK(info->n_vocab > 0 && info->page_tokens > 0 && info->max_rows > 0 && info->max_context > 0);
+    CHECK(
+        info->n_vocab > 0 && info->page_tokens > 0 && info->max_rows > 0 && info->max_context > 0);
     CHECK(info->block >= 0 && info->max_logit_rows >= info->n_slots);
     run *r = mem_aligned(64, sizeof *r);
     if (r == NULL) return err_set(e, ERR_MEMORY, "no memory for the scheduler");
@@ -56,7 +58,8 @@ int run_open(const run_options *options, run **out, err *e) {
     r->pool = page_pool_new(r->info.n_pages);
     r->waiting_cap = r->options.queue_cap + r->info.n_slots;
     r->waiting = mem_array((size_t)r->waiting_cap, sizeof(ticket *));
-    r->pages_cap = (int32_t)((r->info.max_context + r->info.page_tokens - 1) / r->info.page_tokens) + 1;
+    r->pages_cap =
+        (int32_t)((r->info.max_context + r->info.page_tokens - 1) / r->info.page_tokens) + 1;
     for (int i = 0; i < r->info.n_slots; i++) {
         r->streams[i].pages = mem_array((size_t)r->pages_cap, sizeof(int32_t));
     }
@@ -89,14 +92,17 @@ void run_close(run *r) {
     free_parts(r);
 }
 
-/* The window and the pool bound prompt and reply together; *max_tokens is clipped to what is left. */
+/* The window and the pool bound prompt and reply together; *max_tokens is clipped to what is
+ * left. */
 static int check_size(run *r, const run_request *q, int32_t *max_tokens, err *e) {
     int64_t pool_tokens = (int64_t)r->info.n_pages * r->info.page_tokens;
     int64_t window = r->info.max_context < pool_tokens ? r->info.max_context : pool_tokens;
     if (q->n_prompt < 1) return err_set(e, ERR_ARG, "the prompt is empty");
-    if (q->max_tokens < 1) return err_set(e, ERR_ARG, "max_tokens is %d, must be at least 1", q->max_tokens);
+    if (q->max_tokens < 1)
+        return err_set(e, ERR_ARG, "max_tokens is %d, must be at least 1", q->max_tokens);
     if (q->n_prompt >= window) {
-        return err_set(e, ERR_LIMIT, "the prompt has %d tokens, the window holds %lld", q->n_prompt, (long long)window);
+        return err_set(e, ERR_LIMIT, "the prompt has %d tokens, the window holds %lld", q->n_prompt,
+            (long long)window);
     }
     int64_t left = window - q->n_prompt;
     *max_tokens = q->max_tokens < left ? q->max_tokens : (int32_t)left;
@@ -106,11 +112,14 @@ static int check_size(run *r, const run_request *q, int32_t *max_tokens, err *e)
 static int check_ids(run *r, const run_request *q, err *e) {
     for (int32_t i = 0; i < q->n_prompt; i++) {
         if (q->prompt[i] < 0 || q->prompt[i] >= r->info.n_vocab) {
-            return err_set(e, ERR_ARG, "token %d of the prompt is %d; the vocabulary has %d", i, q->prompt[i], r->info.n_vocab);
+            return err_set(e, ERR_ARG, "token %d of the prompt is %d; the vocabulary has %d", i,
+                q->prompt[i], r->info.n_vocab);
         }
     }
-    if (q->n_stop_ids > RUN_STOP_MAX) return err_set(e, ERR_LIMIT, "more than %d stop tokens", RUN_STOP_MAX);
-    if (q->n_banned > RUN_BANNED_MAX) return err_set(e, ERR_LIMIT, "more than %d banned tokens", RUN_BANNED_MAX);
+    if (q->n_stop_ids > RUN_STOP_MAX)
+        return err_set(e, ERR_LIMIT, "more than %d stop tokens", RUN_STOP_MAX);
+    if (q->n_banned > RUN_BANNED_MAX)
+        return err_set(e, ERR_LIMIT, "more than %d banned tokens", RUN_BANNED_MAX);
     return OK;
 }
 
@@ -158,8 +167,9 @@ static int make_ticket(run *r, const run_request *q, int32_t max_tokens, ticket 
     atomic_store(&t->n_holders, 2);
     copy_ids(t, q);
     if (t->wake_fd < 0 || !copy_arrays(r, t, q)) {
-        int rc = t->wake_fd < 0 ? err_errno(e, "making a wake-up descriptor for the request")
-                                : err_set(e, ERR_MEMORY, "no memory for a request of %d tokens", t->token_cap);
+        int rc = t->wake_fd < 0
+                     ? err_errno(e, "making a wake-up descriptor for the request")
+                     : err_set(e, ERR_MEMORY, "no memory for a request of %d tokens", t->token_cap);
         ticket_destroy(t);
         return rc;
     }
@@ -194,12 +204,15 @@ int run_submit(run *r, const run_request *q, ticket **out, err *e) {
     if (atomic_load(&r->has_failed)) {
         return err_set(e, ERR_DEVICE, "the engine has failed: %s", r->failure.msg);
     }
-    if (atomic_load(&r->is_draining)) return err_set(e, ERR_CANCELLED, "the server is shutting down");
+    if (atomic_load(&r->is_draining))
+        return err_set(e, ERR_CANCELLED, "the server is shutting down");
     uint64_t available = 0;
     if (!memory_guard_allows_now(&r->guard, &available)) {
         atomic_fetch_add(&r->n_refused, 1);
-        return err_set(e, ERR_FULL, "the machine is short of memory: %llu MiB are available, %llu are"
-            " kept in reserve", (unsigned long long)(available >> 20),
+        return err_set(e, ERR_FULL,
+            "the machine is short of memory: %llu MiB are available, %llu are"
+            " kept in reserve",
+            (unsigned long long)(available >> 20),
             (unsigned long long)(r->guard.reserve_bytes >> 20));
     }
     int32_t n_ahead = atomic_fetch_add(&r->n_waiting, 1) + atomic_load(&r->n_running);

@@ -1,9 +1,9 @@
-/* The part of the engine that other folders talk to: a request goes in through a bounded queue, tokens come out through a ring of
- * its own. One step thread inside owns the model and all stream state; nothing here makes a caller wait for it, and the step thread
- * never waits for a caller, allocates, locks or logs in a step.
- *
- * Threads: run_submit, run_stats and run_each from any thread. A ticket is read by one thread (next, fd, free); ticket_cancel and
- * ticket_progress may be called by any thread that holds the ticket. */
+/* The part of the engine that other folders talk to: a request goes in through a bounded queue,
+ * tokens come out through a ring of its own. One step thread inside owns the model and all
+ * stream state; nothing here makes a caller wait for it, and the step thread never waits for a
+ * caller, allocates, locks or logs in a step.  Threads: run_submit, run_stats and run_each from
+ * any thread. A ticket is read by one thread (next, fd, free); ticket_cancel and ticket_progress
+ * may be called by any thread that holds the ticket. */
 #ifndef TANDEM_RUN_RUN_H
 #define TANDEM_RUN_RUN_H
 
@@ -26,10 +26,10 @@ typedef struct ticket ticket;
 typedef struct run_options {
     const run_source *source; /* borrowed until run_close */
     int32_t queue_cap;        /* waiting requests; 0: 64 */
-    int32_t gap_ms;           /* aim for the longest pause between tokens of a running stream; 0: 150 */
-    bool no_drafts;           /* never ask the source for drafts */
-    uint64_t reserve_bytes;   /* refuse new requests while less memory is available; 0: never */
-    uint32_t step_limit_ms;   /* a step that takes longer is overdue: not ready; 0: 60000 */
+    int32_t gap_ms; /* aim for the longest pause between tokens of a running stream; 0: 150 */
+    bool no_drafts; /* never ask the source for drafts */
+    uint64_t reserve_bytes; /* refuse new requests while less memory is available; 0: never */
+    uint32_t step_limit_ms; /* a step that takes longer is overdue: not ready; 0: 60000 */
 } run_options;
 
 /* What the step thread asks before each pick of a stream: limits that depend on the tokens so far
@@ -37,9 +37,9 @@ typedef struct run_options {
  * only accepted tokens, in order. The run takes ctx when the submit succeeds and releases it with
  * the ticket, on any thread. */
 typedef struct run_guide_view {
-    int32_t forced;         /* this token is taken without sampling; -1: none */
-    const uint64_t *mask;   /* bit set = allowed; NULL: all */
-    int32_t banned[4];      /* tokens not allowed now */
+    int32_t forced;       /* this token is taken without sampling; -1: none */
+    const uint64_t *mask; /* bit set = allowed; NULL: all */
+    int32_t banned[4];    /* tokens not allowed now */
     int32_t n_banned;
 } run_guide_view;
 typedef struct run_guide {
@@ -57,9 +57,10 @@ typedef struct run_request {
     int32_t n_prompt;       /* >= 1 */
     int32_t max_tokens;     /* >= 1; clipped to the window */
     sample_params sampling; /* the bias array is copied */
-    const int32_t *stop_ids; /* end the reply, not handed out as tokens; copied; at most RUN_STOP_MAX */
+    const int32_t
+        *stop_ids; /* end the reply, not handed out as tokens; copied; at most RUN_STOP_MAX */
     int32_t n_stop_ids;
-    const int32_t *banned;  /* copied; at most RUN_BANNED_MAX */
+    const int32_t *banned; /* copied; at most RUN_BANNED_MAX */
     int32_t n_banned;
     const run_guide *guide; /* NULL: none; taken on success */
     int priority;
@@ -71,7 +72,7 @@ enum { RUN_END_STOP = 1, RUN_END_LENGTH, RUN_END_CANCELLED, RUN_END_ERROR };
 
 typedef struct run_event {
     int32_t kind;
-    int32_t end;      /* RUN_EVENT_END: the reason; the token is the stop id that was drawn, or -1 */
+    int32_t end; /* RUN_EVENT_END: the reason; the token is the stop id that was drawn, or -1 */
     sample_pick pick; /* RUN_EVENT_TOKEN: token and log probabilities */
 } run_event;
 
@@ -90,19 +91,24 @@ typedef struct run_progress {
 int run_open(const run_options *options, run **out, err *e);
 /* Stops taking requests; what runs goes on. */
 void run_drain(run *r);
-/* Ends what still runs with RUN_END_ERROR (shutting down), stops the thread, frees. Tickets must have been freed. */
+/* Ends what still runs with RUN_END_ERROR (shutting down), stops the thread, frees. Tickets must
+ * have been freed. */
 void run_close(run *r);
-/* Ends everything in flight with an error event, keeps the thread. For a drain whose time is over. */
+/* Ends everything in flight with an error event, keeps the thread. For a drain whose time is
+ * over. */
 void run_abort_all(run *r);
 
-/* Queues a request. ERR_FULL: the queue is full. ERR_LIMIT: prompt does not fit the window or the page pool. ERR_CANCELLED:
- * draining. ERR_DEVICE: the engine has failed. The caller frees the ticket with ticket_free. */
+/* Queues a request. ERR_FULL: the queue is full. ERR_LIMIT: prompt does not fit the window or
+ * the page pool. ERR_CANCELLED: draining. ERR_DEVICE: the engine has failed. The caller frees
+ * the ticket with ticket_free. */
 int run_submit(run *r, const run_request *q, ticket **out, err *e);
 
-/* Next event: OK, or ERR_TIMEOUT after timeout_ms (0 polls, < 0 waits). After RUN_EVENT_END nothing more comes. */
+/* Next event: OK, or ERR_TIMEOUT after timeout_ms (0 polls, < 0 waits). After RUN_EVENT_END
+ * nothing more comes. */
 int ticket_next(ticket *t, run_event *out, int timeout_ms);
-/* A descriptor that becomes readable when ticket_next might have something; arm it with ticket_arm, which returns true if an event is
- * there already (then do not wait). Owned by the ticket. */
+/* A descriptor that becomes readable when ticket_next might have something; arm it with
+ * ticket_arm, which returns true if an event is there already (then do not wait). Owned by the
+ * ticket. */
 int ticket_fd(const ticket *t);
 bool ticket_arm(ticket *t);
 /* The stream ends within one step. Harmless after the end. */
@@ -113,7 +119,8 @@ const err *ticket_error(const ticket *t);
 /* Cancels if needed and gives the ticket back. NULL is fine. */
 void ticket_free(ticket *t);
 
-/* Calls fn for each live ticket (waiting, running, or ended and not yet freed), oldest first. fn must not call back into run. */
+/* Calls fn for each live ticket (waiting, running, or ended and not yet freed), oldest first. fn
+ * must not call back into run. */
 void run_each(run *r, void (*fn)(void *ctx, const run_progress *p), void *ctx);
 /* Cancels the ticket with this id; OK or ERR_NOT_FOUND. */
 int run_cancel_id(run *r, const char *id);
@@ -128,7 +135,7 @@ typedef struct run_stats {
     uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated, n_drafted, n_accepted;
     uint64_t n_done, n_failed, n_cancelled, n_refused;
     double tokens_per_s_minute, tokens_per_s_now, prefill_per_s_now; /* -1: unknown */
-    double step_ms, step_ms_p95;                                     /* -1: no step in the last minute */
+    double step_ms, step_ms_p95; /* -1: no step in the last minute */
     uint64_t uptime_ms;
     uint64_t accepted_at[RUN_DRAFT_MAX]; /* accepted drafts by position in the block */
     err failure;                         /* state failed: why */

@@ -1,5 +1,6 @@
-/* Shared inside engine/run. Who touches what: fields under "step thread" belong to it alone; "callers" fields are guarded by
- * registry_lock, which the step thread never takes; atomics are written by the side named. */
+/* Shared inside engine/run. Who touches what: fields under "step thread" belong to it alone;
+ * "callers" fields are guarded by registry_lock, which the step thread never takes; atomics are
+ * written by the side named. */
 #ifndef TANDEM_RUN_INTERNAL_H
 #define TANDEM_RUN_INTERNAL_H
 
@@ -36,7 +37,7 @@ struct ticket {
     int32_t n_passed; /* younger requests admitted while this one waited for pages (step thread) */
 
     /* Single-producer ring: the step thread writes, the reader reads. */
-    run_event *ring; /* [TICKET_RING] */
+    run_event *ring;                    /* [TICKET_RING] */
     _Alignas(64) _Atomic uint32_t head; /* next to write */
     _Alignas(64) _Atomic uint32_t tail; /* next to read */
     _Atomic int is_waiting;             /* the reader sleeps on wake_fd */
@@ -54,11 +55,11 @@ struct ticket {
 
 /* One slot of the step thread. */
 typedef struct stream {
-    ticket *t; /* NULL: free */
-    int32_t n_known;  /* tokens known: prompt and generated */
-    int32_t n_done;   /* positions the source holds */
+    ticket *t;       /* NULL: free */
+    int32_t n_known; /* tokens known: prompt and generated */
+    int32_t n_done;  /* positions the source holds */
     int32_t n_pages, n_reserved_pages;
-    int32_t *pages;   /* [pages_cap] */
+    int32_t *pages; /* [pages_cap] */
     int32_t n_draft;
     int32_t draft[RUN_DRAFT_MAX];
     float confidence[RUN_DRAFT_MAX];
@@ -100,7 +101,8 @@ struct run {
 
     /* Counters, written by the step thread (n_refused by callers). */
     _Atomic int32_t n_running;
-    _Atomic uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated, n_drafted, n_accepted;
+    _Atomic uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated, n_drafted,
+        n_accepted;
     _Atomic uint64_t n_done, n_failed, n_cancelled, n_refused;
     _Atomic uint64_t accepted_at[RUN_DRAFT_MAX];
     _Atomic uint64_t second_of[RUN_SECONDS];
@@ -131,7 +133,8 @@ void run_cancel_sweep(run *r, bool is_aborting);
 int stream_grow(run *r, stream *s, int32_t n, err *e);
 
 /* accept.c: what came out of a step */
-void run_absorb(run *r, stream *s, const plan_span *span, const step_result *result, int32_t i_span);
+void run_absorb(
+    run *r, stream *s, const plan_span *span, const step_result *result, int32_t i_span);
 
 /* stats.c */
 void run_count_second(run *r, uint32_t n_tokens, uint32_t n_prompt);

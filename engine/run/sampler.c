@@ -16,9 +16,9 @@
 
 struct sampler {
     int32_t n_vocab;
-    float *scaled;    /* [n_vocab] working copy of a row */
-    int32_t *heap;    /* [n_vocab] candidate ids, a max-heap by (value, lower id) */
-    int32_t *kept;    /* [n_vocab] candidates after top-k, top-p, min-p */
+    float *scaled; /* [n_vocab] working copy of a row */
+    int32_t *heap; /* [n_vocab] candidate ids, a max-heap by (value, lower id) */
+    int32_t *kept; /* [n_vocab] candidates after top-k, top-p, min-p */
 };
 
 sampler *sampler_new(int32_t n_vocab) {
@@ -40,11 +40,13 @@ void sampler_free(sampler *s) {
 }
 
 void sample_params_init(sample_params *p) {
-    *p = (sample_params){.temperature = 1.0f, .top_p = 1.0f, .repetition_penalty = 1.0f, .n_top = -1};
+    *p = (sample_params){
+        .temperature = 1.0f, .top_p = 1.0f, .repetition_penalty = 1.0f, .n_top = -1};
 }
 
 bool sample_params_penalize(const sample_params *p) {
-    return p->presence_penalty != 0.0f || p->frequency_penalty != 0.0f || p->repetition_penalty != 1.0f;
+    return p->presence_penalty != 0.0f || p->frequency_penalty != 0.0f ||
+           p->repetition_penalty != 1.0f;
 }
 
 double sampler_noise(uint64_t seed, int64_t position, int32_t token) {
@@ -155,7 +157,8 @@ static void apply_mask(float *v, int32_t n, const uint64_t *mask) {
     }
 }
 
-/* Copies the row into s->scaled with mask, bias and penalties applied, in that order; temperature is not yet applied. */
+/* Copies the row into s->scaled with mask, bias and penalties applied, in that order;
+ * temperature is not yet applied. */
 static void shape_row(sampler *s, const sample_params *p, const sample_row *row) {
     memcpy(s->scaled, row->logits, (size_t)s->n_vocab * sizeof *s->scaled);
     apply_bans(s->scaled, s->n_vocab, row->banned, row->n_banned);
@@ -217,7 +220,8 @@ static double mass_of(const float *v, int32_t n, float max) {
     return sum;
 }
 
-/* Lowers the collecting limit until the candidates hold top_k ids, or top_p of the mass. The kept set does not depend on the limit. */
+/* Lowers the collecting limit until the candidates hold top_k ids, or top_p of the mass. The
+ * kept set does not depend on the limit. */
 static int32_t gather(sampler *s, const sample_params *p, float max, double mass) {
     int32_t want = p->top_k > 0 ? p->top_k : 0;
     for (float depth = 8.0f;; depth *= 2.0f) {
@@ -236,7 +240,8 @@ static int32_t gather(sampler *s, const sample_params *p, float max, double mass
     }
 }
 
-/* Keeps, in order of value, what top-k, then top-p over the rest, then min-p leave. Always at least one id. */
+/* Keeps, in order of value, what top-k, then top-p over the rest, then min-p leave. Always at
+ * least one id. */
 static int32_t cut(sampler *s, const sample_params *p, float max) {
     const float *v = s->scaled;
     bool has_top_p = p->top_p < 1.0f;
@@ -281,7 +286,8 @@ static int32_t pick_sampled(sampler *s, const sample_params *p, const sample_row
     return noisy_argmax(s->scaled, s->kept, n, key);
 }
 
-static void fill_logprobs(sampler *s, const sample_params *p, const float *logits, sample_pick *out) {
+static void fill_logprobs(
+    sampler *s, const sample_params *p, const float *logits, sample_pick *out) {
     float max = row_max(logits, s->n_vocab);
     double lse = (double)max + log(mass_of(logits, s->n_vocab, max));
     out->logprob = (float)((double)logits[out->token] - lse);
@@ -302,7 +308,8 @@ static void fill_logprobs(sampler *s, const sample_params *p, const float *logit
     }
 }
 
-void sampler_force(sampler *s, const sample_params *p, const float *logits, int32_t token, sample_pick *out) {
+void sampler_force(
+    sampler *s, const sample_params *p, const float *logits, int32_t token, sample_pick *out) {
     *out = (sample_pick){.token = token};
     if (p->n_top >= 0) {
         fill_logprobs(s, p, logits, out);

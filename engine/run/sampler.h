@@ -1,7 +1,8 @@
-/* Picks one token from one row of logits: bans, bias, penalties, temperature, top-k, top-p, min-p, then the largest of logit/T plus
- * keyed Gumbel noise. The noise is a pure function of (seed, position, token), so the pick depends on nothing but the row and the
- * settings: alone or in company, drafted or serial.
- * Threads: one sampler belongs to one thread (the step thread). Nothing here allocates after sampler_new. */
+/* Picks one token from one row of logits: bans, bias, penalties, temperature, top-k, top-p,
+ * min-p, then the largest of logit/T plus keyed Gumbel noise. The noise is a pure function of
+ * (seed, position, token), so the pick depends on nothing but the row and the settings: alone or
+ * in company, drafted or serial. Threads: one sampler belongs to one thread (the step thread).
+ * Nothing here allocates after sampler_new. */
 #ifndef TANDEM_RUN_SAMPLER_H
 #define TANDEM_RUN_SAMPLER_H
 
@@ -17,10 +18,10 @@ typedef struct sample_bias {
 
 /* How one stream samples. The arrays are borrowed for the life of the stream. */
 typedef struct sample_params {
-    float temperature; /* 0 = greedy, lowest id on ties */
-    float top_p;       /* (0, 1]; 0 is greedy */
-    float min_p;       /* 0 = off */
-    int32_t top_k;     /* 0 or less = off */
+    float temperature;                         /* 0 = greedy, lowest id on ties */
+    float top_p;                               /* (0, 1]; 0 is greedy */
+    float min_p;                               /* 0 = off */
+    int32_t top_k;                             /* 0 or less = off */
     float presence_penalty, frequency_penalty; /* over generated tokens */
     float repetition_penalty;                  /* over prompt and generated tokens; 1 = off */
     uint64_t seed;
@@ -29,7 +30,8 @@ typedef struct sample_params {
     int32_t n_bias;
 } sample_params;
 
-/* Token counts of one stream, needed only when a penalty is on. Both arrays have one entry per vocabulary id. */
+/* Token counts of one stream, needed only when a penalty is on. Both arrays have one entry per
+ * vocabulary id. */
 typedef struct sample_counts {
     uint16_t *generated; /* times generated, saturating */
     uint8_t *in_prompt;  /* 1 if the prompt holds it */
@@ -55,7 +57,8 @@ bool sample_params_penalize(const sample_params *p);
 /* Defaults: temperature 1, top_p 1, nothing else on, seed 0, no logprobs. */
 void sample_params_init(sample_params *p);
 
-/* One row to sample. banned tokens can never be picked; counts may be NULL when no penalty is on. */
+/* One row to sample. banned tokens can never be picked; counts may be NULL when no penalty is
+ * on. */
 typedef struct sample_row {
     const float *logits; /* [n_vocab], all finite or -infinity */
     int64_t position;    /* absolute position of the token to be picked */
@@ -69,7 +72,8 @@ typedef struct sample_row {
 int sampler_pick(sampler *s, const sample_params *p, const sample_row *row, sample_pick *out);
 
 /* Fills out for a token that is forced, not drawn: its log probabilities only. */
-void sampler_force(sampler *s, const sample_params *p, const float *logits, int32_t token, sample_pick *out);
+void sampler_force(
+    sampler *s, const sample_params *p, const float *logits, int32_t token, sample_pick *out);
 
 /* The Gumbel noise of one token at one position; exposed for tests. */
 double sampler_noise(uint64_t seed, int64_t position, int32_t token);

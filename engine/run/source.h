@@ -1,7 +1,8 @@
-/* Where tokens come from: the seam between the step thread and the model. The product uses the model (source_model.c); tests of the
- * HTTP layer put a scripted stub there (stub.h). Every call is made by the step thread alone, in an order that depends only on the
- * plans, so a source may also send each call to a second rank.
- * Contracts of the functions are those of the functions of the same name in engine/model/model.h. */
+/* Where tokens come from: the seam between the step thread and the model. The product uses the
+ * model (source_model.c); tests of the HTTP layer put a scripted stub there (stub.h). Every call
+ * is made by the step thread alone, in an order that depends only on the plans, so a source may
+ * also send each call to a second rank. Contracts of the functions are those of the functions of
+ * the same name in engine/model/model.h. */
 #ifndef TANDEM_RUN_SOURCE_H
 #define TANDEM_RUN_SOURCE_H
 

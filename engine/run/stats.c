@@ -20,13 +20,15 @@ void run_count_second(run *r, uint32_t n_tokens, uint32_t n_prompt) {
 void run_count_step(run *r, uint64_t ns, int32_t n_rows) {
     uint64_t n = atomic_load_explicit(&r->n_steps, memory_order_relaxed);
     uint64_t us = ns / 1000;
-    atomic_store_explicit(&r->step_us[n % RUN_STEP_RING], us > UINT32_MAX ? UINT32_MAX : (uint32_t)us, memory_order_relaxed);
+    atomic_store_explicit(&r->step_us[n % RUN_STEP_RING],
+        us > UINT32_MAX ? UINT32_MAX : (uint32_t)us, memory_order_relaxed);
     atomic_fetch_add_explicit(&r->n_rows, (uint64_t)n_rows, memory_order_relaxed);
     atomic_store_explicit(&r->n_steps, n + 1, memory_order_release);
 }
 
 /* Tokens of the last whole seconds before now; the running second is left out. */
-static void sum_seconds(run *r, uint64_t now_second, uint64_t n_seconds, uint64_t *tokens, uint64_t *prompt) {
+static void sum_seconds(
+    run *r, uint64_t now_second, uint64_t n_seconds, uint64_t *tokens, uint64_t *prompt) {
     *tokens = 0;
     *prompt = 0;
     for (uint64_t back = 1; back <= n_seconds; back++) {
@@ -65,7 +67,8 @@ static void fill_step_times(run *r, run_stats *out) {
     uint64_t ended = atomic_load(&r->step_ended_ns);
     if (n == 0 || clock_mono_ns() - ended > 60 * NS_PER_S) return;
     for (uint32_t i = 0; i < n; i++) {
-        us[i] = atomic_load_explicit(&r->step_us[(n_steps - 1 - i) % RUN_STEP_RING], memory_order_relaxed);
+        us[i] = atomic_load_explicit(
+            &r->step_us[(n_steps - 1 - i) % RUN_STEP_RING], memory_order_relaxed);
         sum += i < 16 ? (double)us[i] : 0.0;
         uint32_t j = i; /* kept in order as it grows: 256 values at most */
         for (uint32_t value = us[i]; j > 0 && us[j - 1] > value; j--) {

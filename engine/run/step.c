@@ -29,8 +29,11 @@ static void look(run *r, step_work *w) {
         if (s->t == NULL) continue;
         bool is_prompt = s->n_known == s->t->n_prompt;
         plan_view *v = &w->views[w->n_views];
-        *v = (plan_view){.n_todo = s->n_known - s->n_done, .n_draft = s->n_draft, .order = s->t->order,
-            .is_prompt = is_prompt, .is_background = s->t->priority == RUN_PRIORITY_BACKGROUND,
+        *v = (plan_view){.n_todo = s->n_known - s->n_done,
+            .n_draft = s->n_draft,
+            .order = s->t->order,
+            .is_prompt = is_prompt,
+            .is_background = s->t->priority == RUN_PRIORITY_BACKGROUND,
             .is_paused = ticket_is_full(s->t)};
         w->has_paused |= v->is_paused;
         w->slots[w->n_views++] = i;
@@ -41,7 +44,8 @@ static void fill_span(run *r, step_work *w, int32_t slot, int32_t n_rows) {
     stream *s = &r->streams[slot];
     bool is_prompt = s->n_known == s->t->n_prompt;
     plan_span *span = &w->spans[w->n_spans];
-    *span = (plan_span){.slot = slot, .n_rows = n_rows, .pos = s->n_done, .tokens = s->t->tokens + s->n_done};
+    *span = (plan_span){
+        .slot = slot, .n_rows = n_rows, .pos = s->n_done, .tokens = s->t->tokens + s->n_done};
     if (is_prompt) {
         span->kind = PLAN_PROMPT;
         span->logits = s->n_done + n_rows == s->n_known ? PLAN_LOGITS_LAST : PLAN_LOGITS_NONE;
@@ -61,7 +65,8 @@ static void fill_span(run *r, step_work *w, int32_t slot, int32_t n_rows) {
 static int32_t make_plan(run *r, step_work *w) {
     double gap_ns = (double)r->options.gap_ms * 1e6;
     int32_t prompt_rows = step_cost_rows(&r->cost, gap_ns, PROMPT_ROWS_MIN, r->info.max_rows);
-    plan_limits limits = {.max_rows = r->info.max_rows, .max_logit_rows = r->info.max_logit_rows,
+    plan_limits limits = {.max_rows = r->info.max_rows,
+        .max_logit_rows = r->info.max_logit_rows,
         .prompt_rows = prompt_rows};
     int32_t n_rows = plan_rows(w->views, w->n_views, &limits);
     w->n_spans = 0;
@@ -80,7 +85,8 @@ static int32_t make_plan(run *r, step_work *w) {
 }
 
 static bool is_fatal(int rc) {
-    return rc == ERR_PEER || rc == ERR_DEVICE || rc == ERR_NET || rc == ERR_TIMEOUT || rc == ERR_MISMATCH;
+    return rc == ERR_PEER || rc == ERR_DEVICE || rc == ERR_NET || rc == ERR_TIMEOUT ||
+           rc == ERR_MISMATCH;
 }
 
 /* A failed step: fatal codes end the engine's service, others only the streams of the plan. */
@@ -131,7 +137,8 @@ static void draft_next(run *r, step_work *w) {
         most = most < RUN_DRAFT_MAX ? most : RUN_DRAFT_MAX;
         const float *confidence = result.confidence + (size_t)i * (size_t)result.block;
         s->n_draft = draft_policy_choose(&s->policy, &r->cost, confidence, most, n_decode - 1);
-        memcpy(s->draft, result.tokens + (size_t)i * (size_t)result.block, (size_t)s->n_draft * sizeof *s->draft);
+        memcpy(s->draft, result.tokens + (size_t)i * (size_t)result.block,
+            (size_t)s->n_draft * sizeof *s->draft);
     }
 }
 
@@ -166,7 +173,9 @@ static void do_step(run *r, step_work *w, int32_t n_rows) {
 
 /* Something arrived since the last look: new requests, a cancel, an order to stop. */
 static bool has_news(run *r) {
-    if (atomic_load(&r->intake) != NULL || atomic_load(&r->is_stopping) || atomic_load(&r->is_aborting)) return true;
+    if (atomic_load(&r->intake) != NULL || atomic_load(&r->is_stopping) ||
+        atomic_load(&r->is_aborting))
+        return true;
     for (int32_t i = 0; i < r->n_wait_list; i++) {
         if (atomic_load(&r->waiting[i]->is_cancelled)) return true;
     }

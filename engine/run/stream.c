@@ -104,7 +104,8 @@ static void remove_waiting(run *r, int32_t i) {
     memmove(&r->waiting[i], &r->waiting[i + 1], (size_t)(r->n_wait_list - i) * sizeof *r->waiting);
 }
 
-/* Index of the first waiting request of a priority whose pages can be reserved; -1 if none may start now. */
+/* Index of the first waiting request of a priority whose pages can be reserved; -1 if none may
+ * start now. */
 static int32_t pick_waiting(run *r, int priority, int32_t *n_reserved) {
     for (int32_t i = 0; i < r->n_wait_list; i++) {
         ticket *t = r->waiting[i];
@@ -148,7 +149,8 @@ void run_cancel_sweep(run *r, bool is_aborting) {
         if (!is_cancelled && why == NULL) continue;
         remove_waiting(r, i--);
         atomic_fetch_sub(&r->n_waiting, 1);
-        ticket_end(r, t, is_cancelled ? RUN_END_CANCELLED : RUN_END_ERROR, -1, is_cancelled ? NULL : why);
+        ticket_end(
+            r, t, is_cancelled ? RUN_END_CANCELLED : RUN_END_ERROR, -1, is_cancelled ? NULL : why);
     }
     for (int32_t i = 0; i < r->info.n_slots; i++) {
         stream *s = &r->streams[i];

@@ -26,12 +26,13 @@ void run_wake(run *r) {
 /* Room for a whole verify window and the end event must be left. */
 static bool lacks_room(const ticket *t) {
     return atomic_load_explicit(&t->head, memory_order_relaxed) - atomic_load(&t->tail) >
-        TICKET_RING - RUN_DRAFT_MAX - 3;
+           TICKET_RING - RUN_DRAFT_MAX - 3;
 }
 
 bool ticket_is_full(ticket *t) {
     if (!lacks_room(t)) return false;
-    /* Marked first, looked at again second: a reader that made room in between either sees the mark or is seen. */
+    /* Marked first, looked at again second: a reader that made room in between either sees the
+     * mark or is seen. */
     atomic_store(&t->is_paused, 1);
     return lacks_room(t);
 }

@@ -32,7 +32,8 @@ static const struct {
     const char *id, *why;
     int status; /* what comes instead; 0: nothing until the connection is idle for too long */
 } other_answers[] = {
-    {"http-033", "a chunk of that size is waited for, nothing is reserved, and the idle limit ends it", 0},
+    {"http-033",
+        "a chunk of that size is waited for, nothing is reserved, and the idle limit ends it", 0},
     {"http-034", "a chunk size over 64 bits is refused as too large", 413},
     {"http-048", "the value ends at the NUL byte and the rest of the line is dropped", 200},
     {"http-046", "a folded header is joined to one value, as older HTTP allows", 200},
@@ -142,7 +143,8 @@ static void put_words(buf *out, long n_tokens, const stub_server *s, bool counts
         buf_puts(&messages, "\"}]");
         long got = count_tokens(s, buf_cstr(&messages));
         if (got < 0 || got >= n_tokens) break;
-        /* One word is at least one token, so a jump by half of what is missing can not overshoot. */
+        /* One word is at least one token, so a jump by half of what is missing can not
+         * overshoot. */
         n += (size_t)(n_tokens - got) / 4;
     }
     if (!counts_prompt) n += 16;
@@ -246,7 +248,8 @@ static void check_calls(runner *r, const json *expect, const sse_message *m) {
     const json *want = json_get(expect, "tool_calls");
     int i = 0;
     if (want == NULL) return;
-    if ((int)json_count(want) != m->n_calls) bad_int(r, "calls", (long)json_count(want), m->n_calls);
+    if ((int)json_count(want) != m->n_calls)
+        bad_int(r, "calls", (long)json_count(want), m->n_calls);
     JSON_EACH(call, want) {
         if (i >= m->n_calls) return;
         buf a = BUF_INIT;
@@ -308,7 +311,8 @@ static void check_then(runner *r, const stub_server *s, const json *then) {
     if (then == NULL) return;
     json_i64(json_get(then, "status"), &want);
     wire_open_unix(&w, s->socket_path);
-    wire_request(&w, json_str(json_get(then, "method")), json_str(json_get(then, "path")), "", NULL);
+    wire_request(
+        &w, json_str(json_get(then, "method")), json_str(json_get(then, "path")), "", NULL);
     wire_read(&w, &a, 5000);
     if (a.status != want) bad_int(r, "status afterwards", (long)want, a.status);
     wire_answer_release(&a);
@@ -466,7 +470,8 @@ static bool takes_other_answer(runner *r, wire_run *x) {
         wire_answer a;
         if (strcmp(r->id, other_answers[i].id) != 0) continue;
         wire_read(&x->w, &a, 500);
-        if (a.status != other_answers[i].status) bad_int(r, "status", other_answers[i].status, a.status);
+        if (a.status != other_answers[i].status)
+            bad_int(r, "status", other_answers[i].status, a.status);
         wire_answer_release(&a);
         r->other = other_answers[i].why;
         return true;
@@ -482,7 +487,8 @@ static void check_statuses(runner *r, const json *expect, wire_run *x) {
         wire_answer a;
         wire_read(&x->w, &a, 3000);
         int status = a.status;
-        const json *want = list != NULL ? json_at(list, (size_t)n_answers) : json_get(expect, "status");
+        const json *want =
+            list != NULL ? json_at(list, (size_t)n_answers) : json_get(expect, "status");
         if (json_get(expect, "status_in") != NULL) want = json_get(expect, "status_in");
         if (n_answers == 0 && json_is_true(json_get(expect, "no_interim")) && a.n_interim > 0) {
             bad(r, "no interim response", "one came");
@@ -567,7 +573,8 @@ int main(void) {
     err e = ERR_INIT;
     r.tokenizer = stub_tokenizer_open();
     if (r.tokenizer == NULL) {
-        vectors_skip(&r.v, "cases/http", "no demo tokenizer here (templates/demo-model or DEMO_WEIGHTS)");
+        vectors_skip(
+            &r.v, "cases/http", "no demo tokenizer here (templates/demo-model or DEMO_WEIGHTS)");
         return vectors_end(&r.v);
     }
     snprintf(dir, sizeof dir, "%s/http", vectors_cases_dir());

@@ -32,8 +32,8 @@ static stub_server_options options(const char *const *pieces, int n) {
 
 static const char *const hello_pieces[] = {"Hel", "lo", " wor", "ld"};
 
-static void ask(const stub_server *s, const char *method, const char *path, const char *body,
-    wire_answer *a) {
+static void ask(
+    const stub_server *s, const char *method, const char *path, const char *body, wire_answer *a) {
     wire w;
     wire_open_unix(&w, s->socket_path);
     wire_request(&w, method, path, "", body);
@@ -62,7 +62,7 @@ static json *ask_json(const stub_server *s, const char *path, const char *body, 
 static const char *text_at(const json *v, const char *const *path) {
     for (; *path != NULL; path++) {
         v = (*path)[0] >= '0' && (*path)[0] <= '9' ? json_at(v, (size_t)((*path)[0] - '0'))
-                                                    : json_get(v, *path);
+                                                   : json_get(v, *path);
     }
     return json_str(v);
 }
@@ -70,8 +70,8 @@ static const char *text_at(const json *v, const char *const *path) {
 
 /* ---- streamed equals whole ---- */
 
-static void message_of(const char *const *pieces, int n, const char *fields, bool thinks,
-    sse_message *m) {
+static void message_of(
+    const char *const *pieces, int n, const char *fields, bool thinks, sse_message *m) {
     stub_server_options o = options(pieces, n);
     stub_server s;
     wire_answer a;
@@ -102,7 +102,8 @@ static int cut(const char *text, size_t size, char store[][64], const char **pie
     int n = 0;
     for (size_t at = 0; at < len && n < most; n++) {
         size_t k = size;
-        while (at + k < len && ((unsigned char)text[at + k] & 0xC0) == 0x80) k++;
+        while (at + k < len && ((unsigned char)text[at + k] & 0xC0) == 0x80)
+            k++;
         if (at + k > len) k = len - at;
         str_copy(store[n], k + 1, text + at);
         pieces[n] = store[n];
@@ -120,8 +121,9 @@ static void streamed_equals_whole(void **state) {
         {"thought </think>answer with \"quotes\", \\ and \xE2\x82\xAC", HELLO, true},
         {"one\n\n<" MARK " calls>\n<" MARK " invoke name=\"sh\">\n<" MARK
          " parameter name=\"c\" string=\"true\">ls \"x\"\n</" MARK " parameter>\n<" MARK
-         " parameter name=\"n\" string=\"false\">12</" MARK " parameter>\n</" MARK " invoke>\n</" MARK
-         " calls>", HELLO "," TOOLS, false},
+         " parameter name=\"n\" string=\"false\">12</" MARK " parameter>\n</" MARK
+         " invoke>\n</" MARK " calls>",
+            HELLO "," TOOLS, false},
         {"plain END not this", HELLO ",\"stop\":[\"END\"]", false},
         {"cut by length, this is", HELLO ",\"max_tokens\":3", false},
         {"2 < 3 and <thin", HELLO, false},
@@ -213,9 +215,11 @@ static void fields_that_mean_nothing_are_taken(void **state) {
     stub_server s;
     stub_server_start(&s, &o);
     json *v = ask_json(&s, "/chat/completions/",
-        "{" HELLO ",\"user\":\"u\",\"metadata\":{},\"store\":true,\"temperature\":\"0.5\",\"seed\":-3,"
+        "{" HELLO
+        ",\"user\":\"u\",\"metadata\":{},\"store\":true,\"temperature\":\"0.5\",\"seed\":-3,"
         "\"top_p\":null,\"max_tokens\":null,\"stop\":\"\",\"what\":{\"is\":\"this\"},\"top_k\":-1,"
-        "\"response_format\":{\"type\":\"text\"},\"tools\":[],\"model\":\"gpt-4\"}", 200);
+        "\"response_format\":{\"type\":\"text\"},\"tools\":[],\"model\":\"gpt-4\"}",
+        200);
     assert_string_equal(TEXT_AT(v, "choices", "0", "message", "content"), "Hello world");
     assert_string_equal(TEXT_AT(v, "model"), "tandem-stub");
     assert_string_equal(TEXT_AT(v, "service_tier"), "default");
@@ -316,7 +320,9 @@ static void text_to_tokens_and_back(void **state) {
     buf body = BUF_INIT;
     stub_server_start(&s, &o);
     json *v = ask_json(&s, "/tokenize",
-        "{\"prompt\":\"Hello \\u20ac world\",\"add_special_tokens\":false,\"return_token_strs\":true}", 200);
+        "{\"prompt\":\"Hello \\u20ac world\",\"add_special_tokens\":false,"
+        "\"return_token_strs\":true}",
+        200);
     assert_int_equal(json_count(json_get(v, "tokens")), json_count(json_get(v, "token_strs")));
     buf_puts(&body, "{\"tokens\":");
     json_print(json_get(v, "tokens"), &body);
@@ -469,7 +475,8 @@ static void large_bodies_are_refused(void **state) {
     stub_server_start(&s, &o);
     memset(chunk, 'x', sizeof chunk);
     wire_open_unix(&w, s.socket_path);
-    const char *head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    const char *head =
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
     wire_send(&w, head, strlen(head));
     for (int i = 0; i < 6; i++) {
         wire_send(&w, "1388\r\n", 6);
@@ -495,7 +502,8 @@ static void the_endpoint_is_switched(void **state) {
     json_free(ask_json(&s, "/tandem/v1/endpoint", "{\"on\":false}", 200));
     wire_open_tcp(&w, s.port);
     assert_int_equal(w.fd, -1);
-    json_free(ask_json(&s, "/tandem/v1/endpoint", "{\"on\":true,\"bind\":\"0.0.0.0\",\"port\":0}", 400));
+    json_free(
+        ask_json(&s, "/tandem/v1/endpoint", "{\"on\":true,\"bind\":\"0.0.0.0\",\"port\":0}", 400));
     json *v = ask_json(&s, "/tandem/v1/endpoint", "{\"on\":true,\"port\":0}", 200);
     const char *address = TEXT_AT(v, "endpoint", "address");
     assert_int_equal(parse_i64(strchr(address, ':') + 1, &port), OK);

@@ -1,6 +1,6 @@
-/* The real tandemd with a real model: start, answers, one daemon per socket, bad starts, kill -9, and
- * a clean end. Needs the program (OUT, default build) and a model (templates/demo-model, or
- * DEMO_WEIGHTS). */
+/* The real tandemd with a real model: start, answers, one daemon per socket, bad starts, kill
+ * -9, and a clean end. Needs the program (OUT, default build) and a model (templates/demo-model,
+ * or DEMO_WEIGHTS). */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -27,7 +27,8 @@
 static char program[512], model_dir[512], dir[64], socket_path[128], log_path[128];
 
 static pid_t start(const char *const *extra) {
-    const char *argv[16] = {program, "--model", model_dir, "--socket", socket_path, "--reserve", "0"};
+    const char *argv[16] = {
+        program, "--model", model_dir, "--socket", socket_path, "--reserve", "0"};
     int n = 7;
     while (*extra != NULL) {
         argv[n++] = *extra++;
@@ -81,7 +82,8 @@ static const char *log_text(void) {
     static char text[8192];
     buf b = BUF_INIT;
     text[0] = '\0';
-    if (file_read(log_path, &b, sizeof text - 1, NULL) == OK) str_copy(text, sizeof text, buf_cstr(&b));
+    if (file_read(log_path, &b, sizeof text - 1, NULL) == OK)
+        str_copy(text, sizeof text, buf_cstr(&b));
     buf_release(&b);
     return text;
 }
@@ -106,7 +108,9 @@ static void reply_to(const char *body, buf *out) {
 static const char *const none[] = {NULL};
 static const char *const drafts_off[] = {"--no-drafts", NULL};
 
-#define ASK "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}],\"temperature\":%s,\"seed\":7,\"max_tokens\":40}"
+#define ASK                                                                                        \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}],\"temperature\":%s,\"seed\":7,"        \
+    "\"max_tokens\":40}"
 
 static const struct {
     const char *question, *temperature;
@@ -282,7 +286,8 @@ int main(void) {
         str_copy(model_dir, sizeof model_dir, weights != NULL ? weights : "");
     }
     if (model_dir[0] == '\0' || !file_exists(program)) {
-        print_message("skipped: no model here (templates/demo-model or DEMO_WEIGHTS), or no %s\n", program);
+        print_message(
+            "skipped: no model here (templates/demo-model or DEMO_WEIGHTS), or no %s\n", program);
         return 77;
     }
     snprintf(dir, sizeof dir, "/tmp/tandem-daemon-XXXXXX");

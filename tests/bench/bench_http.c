@@ -24,7 +24,8 @@ static double cpu_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-#define BODY "{\"messages\":[{\"role\":\"user\",\"content\":\"Say hello to the reader of this line.\"}]%s}"
+#define BODY                                                                                       \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"Say hello to the reader of this line.\"}]%s}"
 
 static void requests(const stub_server *s) {
     static double ms[N_REQUESTS];

@@ -130,7 +130,8 @@ static bool calls_are_sound(const sse_message *m, const char *rule) {
         if (strcmp(rule, "tool_identity_once_per_index") == 0 && c->n_identity != 1) return false;
         if (strcmp(rule, "index_always_present") == 0 && !c->has_index) return false;
         if (strcmp(rule, "arguments_fragments_join_to_json") == 0) {
-            if (json_parse(buf_cstr(&c->arguments), c->arguments.len, NULL, &v, NULL) != OK) return false;
+            if (json_parse(buf_cstr(&c->arguments), c->arguments.len, NULL, &v, NULL) != OK)
+                return false;
             bool is_object = json_is_object(v);
             json_free(v);
             if (!is_object) return false;
@@ -163,7 +164,7 @@ bool sse_check_rule(const sse_message *m, const char *rule, const char **why) {
     } else if (strcmp(rule, "no_usage_field_or_null") == 0) {
         is_ok = has_usage_only_at_end(m, false);
     } else if (strcmp(rule, "usage_chunk_after_finish_with_empty_choices") == 0 ||
-        strcmp(rule, "usage_null_or_absent_elsewhere") == 0) {
+               strcmp(rule, "usage_null_or_absent_elsewhere") == 0) {
         is_ok = has_usage_only_at_end(m, true);
     } else if (strcmp(rule, "one_finish_reason") == 0) {
         is_ok = m->n_finish == 1;
@@ -178,7 +179,7 @@ bool sse_check_rule(const sse_message *m, const char *rule, const char **why) {
     } else if (strcmp(rule, "no_finish_reason_stop_after_error") == 0) {
         is_ok = m->n_finish == 0;
     } else if (strstr(rule, "index") != NULL || strstr(rule, "arguments_") == rule ||
-        strcmp(rule, "ids_nonempty_unique") == 0) {
+               strcmp(rule, "ids_nonempty_unique") == 0) {
         is_ok = calls_are_sound(m, rule);
     } else {
         *why = "the rule is not known to this runner";

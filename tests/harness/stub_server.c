@@ -48,11 +48,17 @@ void stub_server_start(stub_server *s, const stub_server_options *o) {
     s->pieces = (api_pieces){.pieces = script.pieces, .n_pieces = script.n_pieces};
     run_options ro = {.source = stub_source(s->source), .queue_cap = o->queue_cap};
     if (run_open(&ro, &s->run, &e) != OK) die("run_open", e.msg);
-    api_options ao = {.run = s->run, .tokenizer = o->tokenizer, .pieces = &s->pieces,
-        .model_id = "tandem-stub", .model_dir = "none", .build = "test", .is_demo = true,
+    api_options ao = {.run = s->run,
+        .tokenizer = o->tokenizer,
+        .pieces = &s->pieces,
+        .model_id = "tandem-stub",
+        .model_dir = "none",
+        .build = "test",
+        .is_demo = true,
         .thinks_by_default = o->thinks_by_default,
         .max_context = stub_source(s->source)->info.max_context,
-        .n_slots = stub_source(s->source)->info.n_slots, .keep_alive_ms = o->keep_alive_ms,
+        .n_slots = stub_source(s->source)->info.n_slots,
+        .keep_alive_ms = o->keep_alive_ms,
         .max_body_bytes = o->max_body_bytes};
     if (api_open(&ao, fd, &s->api, &e) != OK) die("api_open", e.msg);
     if (api_endpoint(s->api, true, "127.0.0.1", 0, &e) != OK) die("api_endpoint", e.msg);

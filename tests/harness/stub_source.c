@@ -108,10 +108,17 @@ stub *stub_new(const stub_script *script) {
     int64_t context = script->max_context > 0 ? script->max_context : 8192;
     int32_t n_vocab = script->n_base + script->n_pieces;
     s->source = (run_source){.self = s,
-        .info = {.n_vocab = n_vocab, .n_slots = n_slots, .n_pages = n_slots * (int32_t)(context / 64 + 1),
-            .page_tokens = 64, .max_rows = STUB_MAX_ROWS, .max_logit_rows = n_slots,
+        .info = {.n_vocab = n_vocab,
+            .n_slots = n_slots,
+            .n_pages = n_slots * (int32_t)(context / 64 + 1),
+            .page_tokens = 64,
+            .max_rows = script->max_rows > 0 ? script->max_rows : STUB_MAX_ROWS,
+            .max_logit_rows = n_slots,
             .max_context = context},
-        .step = step, .commit = commit, .slot_pages = pages, .slot_reset = reset,
+        .step = step,
+        .commit = commit,
+        .slot_pages = pages,
+        .slot_reset = reset,
         .slot_begin = begin};
     s->logits = mem_array((size_t)n_slots * (size_t)n_vocab, sizeof *s->logits);
     return s;

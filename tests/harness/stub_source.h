@@ -18,6 +18,7 @@ typedef struct stub_script {
     int32_t prefill_ms, delay_ms;
     int32_t n_base, eos_id;
     int32_t n_slots;     /* 0: 4 */
+    int32_t max_rows;    /* of one step; 0: 16 */
     int64_t max_context; /* 0: 8192 */
 } stub_script;
 

@@ -54,8 +54,8 @@ bool wire_send(wire *w, const char *data, size_t n) {
     return n == 0;
 }
 
-bool wire_request(wire *w, const char *method, const char *path, const char *headers,
-    const char *body) {
+bool wire_request(
+    wire *w, const char *method, const char *path, const char *headers, const char *body) {
     buf out = BUF_INIT;
     buf_printf(&out, "%s %s HTTP/1.1\r\nHost: localhost\r\n%s", method, path, headers);
     if (body != NULL) buf_printf(&out, "Content-Length: %zu\r\n", strlen(body));
@@ -117,7 +117,8 @@ void wire_header(const wire_answer *a, const char *name, char *out, size_t cap) 
         p++;
         if (strncasecmp(p, name, n) != 0 || p[n] != ':') continue;
         p += n + 1;
-        while (*p == ' ') p++;
+        while (*p == ' ')
+            p++;
         size_t len = strcspn(p, "\r\n");
         str_copy(out, cap < len + 1 ? cap : len + 1, p);
         return;

@@ -11,7 +11,7 @@
 
 typedef struct wire {
     int fd;
-    buf in; /* received and not yet used */
+    buf in;         /* received and not yet used */
     bool is_closed; /* the server closed */
     uint64_t last_byte_ms, max_silence_ms;
 } wire;
@@ -31,8 +31,8 @@ void wire_close(wire *w);
 /* False once the server does not take bytes any more. */
 bool wire_send(wire *w, const char *data, size_t n);
 /* A request with a body (NULL: none) and Content-Length. headers: whole lines or "". */
-bool wire_request(wire *w, const char *method, const char *path, const char *headers,
-    const char *body);
+bool wire_request(
+    wire *w, const char *method, const char *path, const char *headers, const char *body);
 /* Reads one answer; interim ones are counted and skipped. */
 void wire_read(wire *w, wire_answer *a, int timeout_ms);
 void wire_answer_release(wire_answer *a);

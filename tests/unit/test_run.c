@@ -1,5 +1,5 @@
-#include <pthread.h>
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -13,8 +13,8 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
-#include "engine/run/planner.h"
 #include "engine/run/pages.h"
+#include "engine/run/planner.h"
 #include "engine/run/run.h"
 #include "engine/run/think_guide.h"
 
@@ -32,8 +32,8 @@ typedef struct toy {
     uint8_t is_finite[N_SLOTS * (BLOCK + 1)];
     int32_t draft_tokens[N_SLOTS * BLOCK];
     float draft_confidence[N_SLOTS * BLOCK];
-    bool is_bad[N_SLOTS]; /* the prompt began with token 0: its decode rows are not finite */
-    _Atomic int fail_code;  /* the next step fails with it once */
+    bool is_bad[N_SLOTS];  /* the prompt began with token 0: its decode rows are not finite */
+    _Atomic int fail_code; /* the next step fails with it once */
     _Atomic int slow_ms;
     _Atomic int n_steps, n_mixed, most_rows;
 } toy;
@@ -63,7 +63,7 @@ static void take_span(toy *t, const plan_span *span, int i_span, step_result *ou
         int64_t p = span->pos + i;
         t->hash[s][p + 1] = rand_keyed(t->hash[s][p], (uint64_t)p, (uint64_t)span->tokens[i]);
         bool wants = span->logits == PLAN_LOGITS_ALL ||
-            (span->logits == PLAN_LOGITS_LAST && i == span->n_rows - 1);
+                     (span->logits == PLAN_LOGITS_LAST && i == span->n_rows - 1);
         if (!wants) continue;
         if (t->first[i_span] < 0) t->first[i_span] = out->n_logit_rows;
         t->is_finite[out->n_logit_rows] = !t->is_bad[s] || span->kind == PLAN_PROMPT;
@@ -113,7 +113,9 @@ static int toy_draft(void *self, const draft_request *requests, int n, draft_res
             h = rand_keyed(h, (uint64_t)(p + 1 + j), (uint64_t)token);
         }
     }
-    *out = (draft_result){.n_requests = n, .block = BLOCK, .tokens = t->draft_tokens,
+    *out = (draft_result){.n_requests = n,
+        .block = BLOCK,
+        .tokens = t->draft_tokens,
         .confidence = t->draft_confidence};
     return OK;
 }
@@ -145,10 +147,18 @@ static void toy_reset(void *self, int slot) {
 static toy *toy_new(int n_slots, int max_rows, bool has_drafts) {
     toy *t = mem_alloc(sizeof *t);
     t->source = (run_source){.self = t,
-        .info = {.n_vocab = N_VOCAB, .n_slots = n_slots, .n_pages = N_SLOTS * (MAX_LEN / PAGE),
-            .page_tokens = PAGE, .max_rows = max_rows, .max_logit_rows = n_slots * (BLOCK + 1),
-            .block = has_drafts ? BLOCK : 0, .max_context = MAX_LEN - PAGE},
-        .step = toy_step, .draft = toy_draft, .commit = toy_commit, .slot_pages = toy_pages,
+        .info = {.n_vocab = N_VOCAB,
+            .n_slots = n_slots,
+            .n_pages = N_SLOTS * (MAX_LEN / PAGE),
+            .page_tokens = PAGE,
+            .max_rows = max_rows,
+            .max_logit_rows = n_slots * (BLOCK + 1),
+            .block = has_drafts ? BLOCK : 0,
+            .max_context = MAX_LEN - PAGE},
+        .step = toy_step,
+        .draft = toy_draft,
+        .commit = toy_commit,
+        .slot_pages = toy_pages,
         .slot_reset = toy_reset};
     return t;
 }
@@ -162,8 +172,11 @@ typedef struct job {
 } job;
 
 static job make_job(uint32_t i) {
-    job j = {.n_prompt = (int32_t)(5 + i * 37 % 150), .max_tokens = (int32_t)(20 + i * 13 % 90),
-        .temperature = i % 3 == 0 ? 0.0f : 0.8f, .seed = i * 7 + 1, .presence = i % 4 == 1 ? 0.5f : 0.0f};
+    job j = {.n_prompt = (int32_t)(5 + i * 37 % 150),
+        .max_tokens = (int32_t)(20 + i * 13 % 90),
+        .temperature = i % 3 == 0 ? 0.0f : 0.8f,
+        .seed = i * 7 + 1,
+        .presence = i % 4 == 1 ? 0.5f : 0.0f};
     for (int32_t k = 0; k < j.n_prompt; k++) {
         j.prompt[k] = (int32_t)(rand_keyed(i, (uint64_t)k, 3) % (N_VOCAB - 2)) + 2;
     }
@@ -174,8 +187,12 @@ static ticket *submit(run *r, const job *j) {
     const int32_t stop = EOS;
     err e = ERR_INIT;
     ticket *t = NULL;
-    run_request q = {.id = "job", .prompt = j->prompt, .n_prompt = j->n_prompt,
-        .max_tokens = j->max_tokens, .stop_ids = &stop, .n_stop_ids = 1};
+    run_request q = {.id = "job",
+        .prompt = j->prompt,
+        .n_prompt = j->n_prompt,
+        .max_tokens = j->max_tokens,
+        .stop_ids = &stop,
+        .n_stop_ids = 1};
     sample_params_init(&q.sampling);
     q.sampling.temperature = j->temperature;
     q.sampling.seed = j->seed;
@@ -224,7 +241,8 @@ static void solo(text *out) {
     mem_free(t);
 }
 
-/* Alone = in company, any chunk size, drafted = serial: every reply of a crowd equals its own solo run. */
+/* Alone = in company, any chunk size, drafted = serial: every reply of a crowd equals its own
+ * solo run. */
 static void crowd_equals_solo(int max_rows, bool has_drafts) {
     static text want[N_JOBS];
     toy *t = toy_new(N_SLOTS, max_rows, has_drafts);
@@ -374,7 +392,8 @@ static void a_full_queue_refuses_and_a_slow_reader_loses_nothing(void **state) {
     ticket *k[3];
     ticket *over;
     assert_int_equal(run_open(&o, &r, NULL), OK);
-    job j = {.n_prompt = 4, .max_tokens = 500, .prompt = {5, 6, 7, 8}, .temperature = 0.9f, .seed = 4};
+    job j = {
+        .n_prompt = 4, .max_tokens = 500, .prompt = {5, 6, 7, 8}, .temperature = 0.9f, .seed = 4};
     run_request q = {.prompt = j.prompt, .n_prompt = 4, .max_tokens = 500};
     sample_params_init(&q.sampling);
     q.sampling.seed = 4;
@@ -439,7 +458,8 @@ static void the_thinking_budget_forces_the_close(void **state) {
         job j = make_job(3);
         ticket *k;
         run_guide guide = think_guide_new(60, budget);
-        run_request q = {.prompt = j.prompt, .n_prompt = j.n_prompt, .max_tokens = 30, .guide = &guide};
+        run_request q = {
+            .prompt = j.prompt, .n_prompt = j.n_prompt, .max_tokens = 30, .guide = &guide};
         sample_params_init(&q.sampling);
         const int32_t never = 60;
         sample_bias bias = {never, -50.0f};

@@ -56,7 +56,8 @@ static void reference(const sample_params *p, double *prob) {
     double kept = 0.0;
     double before = 0.0;
     for (int i = 0; i < n; i++) {
-        bool is_in = before < (double)p->top_p * sum && q[order[i]] >= (double)p->min_p * q[order[0]];
+        bool is_in =
+            before < (double)p->top_p * sum && q[order[i]] >= (double)p->min_p * q[order[0]];
         before += q[order[i]];
         if (!is_in) continue;
         prob[order[i]] = q[order[i]];
