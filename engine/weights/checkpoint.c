@@ -64,7 +64,8 @@ static int wrong_tensor(const checkpoint *k, const st_tensor *t, const char *wan
     char is[160];
     st_describe(t, is, sizeof is);
     return err_set(e, ERR_FORMAT,
-        "tensor %s in %s is %s but %s; config.json and weights are not of the same model, download both again",
+        "tensor %s in %s is %s but %s; config.json and weights are not of the same "
+        "model, download both again",
         t->name, st_path(k->set, t->i_file), is, want);
 }
 
@@ -261,7 +262,8 @@ static int check_table(check_run *r, const weight_spec *w, err *e) {
               (q->dtype == ST_F8_E8M0 || q->dtype == ST_U8) && st_has_shape(q, 2, scales);
     if (ok) return OK;
     return err_set(e, ERR_FORMAT,
-        "table %s in %s must be F8_E4M3 [%llu, %llu] with one F8_E8M0 scale for 32 columns; download it again",
+        "table %s in %s must be F8_E4M3 [%llu, %llu] with one F8_E8M0 scale for 32 "
+        "columns; download it again",
         w->name, st_path(s, t->i_file), (unsigned long long)w->dims[0],
         (unsigned long long)w->dims[1]);
 }
@@ -281,7 +283,8 @@ static int check_all(checkpoint *k, const char *dir, const checkpoint_options *o
     int rc = weight_specs_each(&k->config, check_spec, &r, e);
     if (rc == OK && r.n_missing > 0) {
         rc = err_set(e, ERR_NOT_FOUND,
-            "%s: incomplete checkpoint: %d of %d weights are missing: %s%s; download the rest, or use the folder of the complete model",
+            "%s: incomplete checkpoint: %d of %d weights are missing: %s%s; download the "
+            "rest, or use the folder of the complete model",
             dir, r.n_missing, r.n_checked, buf_cstr(&r.missing),
             r.n_missing > MAX_NAMED_MISSING ? ", ..." : "");
     }

@@ -1,10 +1,11 @@
 /* A model's weights by their official names (model.md 2), whatever form they have on disk: plain
- * floats, FP8 with 32x32 scales, FP4 pairs with a scale per 32 inputs, or EXL3. Opening checks that
- * every tensor the configuration needs is there with the right type and shape, so that a partial or
- * mixed-up download is refused with the names instead of running as noise.
+ * floats, FP8 with 32x32 scales, FP4 pairs with a scale per 32 inputs, or EXL3. Opening checks
+ * that every tensor the configuration needs is there with the right type and shape, so that a
+ * partial or mixed-up download is refused with the names instead of running as noise.
  *
  * Opened and closed by one thread; all lookups are read-only and safe from any thread. The
- * checkpoint owns everything it hands out until checkpoint_close. Vision tensors are not looked at. */
+ * checkpoint owns everything it hands out until checkpoint_close. Vision tensors are not looked
+ * at. */
 #ifndef TANDEM_ENGINE_WEIGHTS_CHECKPOINT_H
 #define TANDEM_ENGINE_WEIGHTS_CHECKPOINT_H
 
@@ -51,8 +52,8 @@ typedef struct tp_part {
     bool is_absent;      /* this rank holds none of it (a wo_a slice of the other rank) */
 } tp_part;
 
-/* Opens DIR for this configuration. Errors name tensor, file and remedy: ERR_NOT_FOUND (something is
- * missing: how many, the first names), ERR_FORMAT (wrong type, shape or marker). */
+/* Opens DIR for this configuration. Errors name tensor, file and remedy: ERR_NOT_FOUND (something
+ * is missing: how many, the first names), ERR_FORMAT (wrong type, shape or marker). */
 int checkpoint_open(
     const char *dir, const model_config *c, const checkpoint_options *o, checkpoint **out, err *e);
 void checkpoint_close(checkpoint *k);
@@ -73,8 +74,8 @@ int checkpoint_linear_part(const checkpoint *k, const char *name, const int rank
  * floats; BF16, F16 and F32 are taken. n must be its number of elements. */
 int checkpoint_floats(const checkpoint *k, const char *name, float *out, size_t n, err *e);
 bool checkpoint_has(const checkpoint *k, const char *name);
-/* The table of Engram layer number i_engram of the config: values [rows][d] and scales [rows][d/32],
- * mapped. ERR_NOT_FOUND when it is not at hand. */
+/* The table of Engram layer number i_engram of the config: values [rows][d] and scales
+ * [rows][d/32], mapped. ERR_NOT_FOUND when it is not at hand. */
 int checkpoint_engram(const checkpoint *k, int i_engram, const uint8_t **values,
     const uint8_t **scales, int64_t *n_rows, err *e);
 

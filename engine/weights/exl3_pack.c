@@ -72,7 +72,8 @@ static int check_trellis(const st_set *s, const st_tensor *t, exl3_matrix *m, er
     if (t->dims[2] % 8 != 0 || t->dims[2] > 8 * EXL3_MAX_K2 ||
         !exl3_rate_ok(m->codebook, (int)(t->dims[2] / 8))) {
         return wrong(s, t,
-            "the last dimension must be 16 times a known number of bits (1 to 8; 1.5, 2.5, 3.5 with mul1)",
+            "the last dimension must be 16 times a known number of bits (1 to 8; 1.5, "
+            "2.5, 3.5 with mul1)",
             e);
     }
     m->in = (int)t->dims[0] * 16;

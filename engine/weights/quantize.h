@@ -15,11 +15,12 @@
 /* Which tensor gets how many bits: a list of rules, the first that matches a name decides. */
 typedef struct quantize_map quantize_map;
 
-/* Text of rules PATTERN=VALUE separated by commas, blanks or newlines; # begins a comment. A pattern
- * is a name as in model.md 2.1 without ".weight" for matrices, with * and ? as wildcards. VALUE is a
- * number of bits (1 to 8, also 1.5, 2.5, 3.5) for matrices, or keep, f16, bf16, f32 for tensors that
- * stay plain. What no rule matches is kept. "demo" alone names the map of the built-in model, a text
- * that begins with @ a file. ERR_ARG names the rule that is wrong. The caller frees *out. */
+/* Text of rules PATTERN=VALUE separated by commas, blanks or newlines; # begins a comment. A
+ * pattern is a name as in model.md 2.1 without ".weight" for matrices, with * and ? as wildcards.
+ * VALUE is a number of bits (1 to 8, also 1.5, 2.5, 3.5) for matrices, or keep, f16, bf16, f32 for
+ * tensors that stay plain. What no rule matches is kept. "demo" alone names the map of the
+ * built-in model, a text that begins with @ a file. ERR_ARG names the rule that is wrong. The
+ * caller frees *out. */
 int quantize_map_parse(const char *text, quantize_map **out, err *e);
 void quantize_map_free(quantize_map *m);
 
@@ -60,7 +61,8 @@ typedef struct quantize_report {
 } quantize_report;
 
 /* c is the parsed config of in_dir. out_dir must not hold a model yet (ERR_EXISTS). ERR_CANCELLED
- * leaves the work folder for a later run; every other message says what to do. report may be NULL. */
+ * leaves the work folder for a later run; every other message says what to do. report may be NULL.
+ */
 int quantize_model(const char *in_dir, const char *out_dir, const model_config *c,
     const quantize_options *o, quantize_report *report, err *e);
 

@@ -131,7 +131,8 @@ static void note_errors(quantize_job *j, float *errors, int row, int n_rows) {
     }
 }
 
-/* 12.3: from the last row of tiles to the first, so that what is known of the error below flows in. */
+/* 12.3: from the last row of tiles to the first, so that what is known of the error below flows
+ * in. */
 static int quantize_tiles(quantize_job *j, float *errors, err *e) {
     tile_pass t = {j, -1, j->feedback != NULL ? errors : NULL};
     int pairs = j->out / PAIR_COLUMNS;

@@ -47,8 +47,8 @@ typedef struct quantized_matrix {
     bool is_calibrated;  /* the Hessian was usable */
 } quantized_matrix;
 
-/* ERR_ARG (sizes, values that are not finite), ERR_MEMORY, ERR_CANCELLED. The same arguments give the
- * same bits with any number of threads. p is the pool given to quantize_rate_new. */
+/* ERR_ARG (sizes, values that are not finite), ERR_MEMORY, ERR_CANCELLED. The same arguments give
+ * the same bits with any number of threads. p is the pool given to quantize_rate_new. */
 int quantize_matrix(
     const quantize_matrix_args *a, const quantize_rate *r, pool *p, quantized_matrix *out, err *e);
 void quantized_matrix_release(quantized_matrix *m);

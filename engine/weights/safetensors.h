@@ -1,8 +1,10 @@
-/* Safetensors checkpoints: one file, or a folder of shards with or without an index, opened as one set of named tensors. Headers are checked
- * completely before anything else happens, so a tensor that is handed out lies inside its file, has the size its shape says and overlaps nothing.
+/* Safetensors checkpoints: one file, or a folder of shards with or without an index, opened as one
+ * set of named tensors. Headers are checked completely before anything else happens, so a tensor
+ * that is handed out lies inside its file, has the size its shape says and overlaps nothing.
  *
- * A set is opened and closed by one thread; lookups and st_read may be made by any number of threads at once. The set owns everything it hands out;
- * tensors, names and mapped data are valid until st_close. Mapped data has the file's own alignment: only the byte alignment is promised.
+ * A set is opened and closed by one thread; lookups and st_read may be made by any number of
+ * threads at once. The set owns everything it hands out; tensors, names and mapped data are valid
+ * until st_close. Mapped data has the file's own alignment: only the byte alignment is promised.
  * Who shortens a file while it is mapped gets SIGBUS, as always with mappings. */
 #ifndef TANDEM_ENGINE_WEIGHTS_SAFETENSORS_H
 #define TANDEM_ENGINE_WEIGHTS_SAFETENSORS_H
@@ -39,7 +41,9 @@ typedef enum st_dtype {
 
 typedef enum st_mode {
     ST_MAPPED, /* data is mapped read-only; st_tensor.data is set */
-    ST_DIRECT, /* data is read with O_DIRECT past the page cache (plain reads where the file system refuses); st_tensor.data is NULL */
+    /* data is read with O_DIRECT past the page cache (plain reads where the file system refuses);
+     * st_tensor.data is NULL */
+    ST_DIRECT
 } st_mode;
 
 typedef struct st_tensor {
@@ -55,8 +59,9 @@ typedef struct st_tensor {
 
 typedef struct st_set st_set;
 
-/* Opens a .safetensors file, or a folder: its model.safetensors.index.json with the shards it names, else every *.safetensors in it. Errors name
- * the file and what is wrong with it. What is odd but harmless becomes a warning (st_warnings). The caller closes with st_close. */
+/* Opens a .safetensors file, or a folder: its model.safetensors.index.json with the shards it
+ * names, else every *.safetensors in it. Errors name the file and what is wrong with it. What is
+ * odd but harmless becomes a warning (st_warnings). The caller closes with st_close. */
 int st_open(const char *path, st_mode mode, st_set **out, err *e);
 void st_close(st_set *s);
 size_t st_count(const st_set *s);
@@ -71,9 +76,11 @@ int st_n_files(const st_set *s);
 const char *st_warnings(const st_set *s);
 /* Value of a __metadata__ key of file i_file, or NULL. */
 const char *st_metadata(const st_set *s, int i_file, const char *key);
-/* Copies len bytes from position at inside the tensor. Works in both modes. ERR_ARG outside the tensor, ERR_IO. */
+/* Copies len bytes from position at inside the tensor. Works in both modes. ERR_ARG outside the
+ * tensor, ERR_IO. */
 int st_read(const st_set *s, const st_tensor *t, uint64_t at, void *dst, uint64_t len, err *e);
-/* Asks the system to read ahead [at, at + len) of a mapped tensor; a hint, no effect in direct mode. */
+/* Asks the system to read ahead [at, at + len) of a mapped tensor; a hint, no effect in direct
+ * mode. */
 void st_prefetch(const st_tensor *t, uint64_t at, uint64_t len);
 
 /* Name as in the header ("F8_E4M3") and bytes of one element. */
@@ -86,12 +93,15 @@ uint64_t st_elements(const st_tensor *t);
 /* True when t has exactly these dims. */
 bool st_has_shape(const st_tensor *t, int n_dims, const uint64_t *dims);
 
-/* Checks a header text (without the length prefix) against data_bytes bytes of data. For tests and fuzzing; path is used in messages only. */
+/* Checks a header text (without the length prefix) against data_bytes bytes of data. For tests and
+ * fuzzing; path is used in messages only. */
 int st_check_header(const char *text, size_t len, uint64_t data_bytes, const char *path, err *e);
 
-/* A writer of one file. All tensors are declared first; then data is written in any order and pieces; finish checks that each byte came, and
- * puts the file in place (temporary file, fsync, rename). Until then nothing stands at path. Data starts at a multiple of 4096; each tensor whose
- * size is a multiple of 64 bytes is aligned to 64. One thread may declare; st_write may be called by several threads for different tensors. */
+/* A writer of one file. All tensors are declared first; then data is written in any order and
+ * pieces; finish checks that each byte came, and puts the file in place (temporary file, fsync,
+ * rename). Until then nothing stands at path. Data starts at a multiple of 4096; each tensor whose
+ * size is a multiple of 64 bytes is aligned to 64. One thread may declare; st_write may be called
+ * by several threads for different tensors. */
 typedef struct st_writer st_writer;
 st_writer *st_writer_new(const char *path);
 /* Gives up: removes the temporary file. Also frees a finished writer. NULL is fine. */

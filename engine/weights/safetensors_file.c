@@ -40,7 +40,8 @@ static uint64_t load_le64(const unsigned char *p) {
     return v;
 }
 
-/* Opens and sizes the file and learns the length of the header, checked against the size before anything is allocated. */
+/* Opens and sizes the file and learns the length of the header, checked against the size before
+ * anything is allocated. */
 static int open_and_measure(st_file *f, uint64_t *header_bytes, err *e) {
     unsigned char prefix[PREFIX_BYTES];
     struct stat st;
@@ -59,7 +60,8 @@ static int open_and_measure(st_file *f, uint64_t *header_bytes, err *e) {
     *header_bytes = load_le64(prefix);
     if (*header_bytes > f->bytes - PREFIX_BYTES || *header_bytes > ST_MAX_HEADER_BYTES) {
         return err_set(e, ERR_FORMAT,
-            "%s: the header is said to have %llu bytes, but the file has %llu and the limit is %llu; not a safetensors file, or cut short",
+            "%s: the header is said to have %llu bytes, but the file has %llu and the "
+            "limit is %llu; not a safetensors file, or cut short",
             f->path, (unsigned long long)*header_bytes, (unsigned long long)f->bytes,
             (unsigned long long)ST_MAX_HEADER_BYTES);
     }

@@ -59,7 +59,8 @@ void st_header_release(st_header *h) {
     memset(h, 0, sizeof *h);
 }
 
-/* Takes a string into the name block; decoded text is never longer than the header, so the block cannot run over. */
+/* Takes a string into the name block; decoded text is never longer than the header, so the block
+ * cannot run over. */
 static const char *keep_string(st_header *h, header_scan *s) {
     size_t len;
     char *at = h->names + h->names_len;
@@ -231,7 +232,8 @@ static int check_layout(const st_header *h, uint64_t data_bytes, const char *pat
         if (rc != OK) return rc;
         if (t->offset > data_bytes || t->bytes > data_bytes - t->offset) {
             return err_set(e, ERR_FORMAT,
-                "%s: tensor %s ends at byte %llu of the data, but the file holds only %llu bytes of it; the file is cut "
+                "%s: tensor %s ends at byte %llu of the data, but the file holds only "
+                "%llu bytes of it; the file is cut "
                 "short, download it again",
                 path, t->name, (unsigned long long)(t->offset + t->bytes),
                 (unsigned long long)data_bytes);

@@ -55,7 +55,8 @@ static void index_release(shard_index *x) {
     memset(x, 0, sizeof *x);
 }
 
-/* A shard must be a plain file name of the same folder: an index from outside may not reach elsewhere. */
+/* A shard must be a plain file name of the same folder: an index from outside may not reach
+ * elsewhere. */
 static bool is_plain_name(const char *name) {
     return *name != '\0' && *name != '.' && strchr(name, '/') == NULL &&
            str_ends(name, ".safetensors");
@@ -221,7 +222,8 @@ static int apply_index(st_set *s, const shard_index *x, err *e) {
     }
     if (x->n_entries < s->n_tensors) {
         warn(s,
-            "%s: the index leaves out %zu of %zu tensors that the shards hold; they are used all the same",
+            "%s: the index leaves out %zu of %zu tensors that the shards hold; they are "
+            "used all the same",
             INDEX_NAME, s->n_tensors - x->n_entries, s->n_tensors);
     }
     return OK;

@@ -19,12 +19,12 @@ static inline int trellis_edge_at(int u, int part_shift) {
     return part_shift >= GAP_MIN_SHIFT ? u + (u >> part_shift) * GAP_FLOATS : u;
 }
 
-/* States enter with n_in new bits and leave with n_out. The cost of an edge is indexed by the
- * 16 - n bits that two states share. For out-edge o and q = 0 .. 2^n_out - 1 the state is
- * s = q << (16 - n_out) | o, its in-edge s >> n_in, and
+/* States enter with n_in new bits and leave with n_out. The cost of an edge is indexed by the 16 -
+ * n bits that two states share. For out-edge o and q = 0 .. 2^n_out - 1 the state is s = q << (16
+ * - n_out) | o, its in-edge s >> n_in, and
  *   out[o] = min over q of in[s >> n_in] + (value(s) - x)^2.
- * Values lie as [o / 8][q][o % 8], costs as trellis_edge_at says. in may be read up to 3 floats past
- * its end. */
+ * Values lie as [o / 8][q][o % 8], costs as trellis_edge_at says. in may be read up to 3 floats
+ * past its end. */
 typedef struct trellis_step {
     const float *values;
     int n_in, n_out;

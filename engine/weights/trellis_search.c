@@ -309,8 +309,8 @@ static void search_half(search_run *r, uint16_t *const states[2]) {
     solve_fixed(r, 0, N_POS, edge, edge, states);
 }
 
-/* Goes once more round the tile, from first on, between the edge that the present path has there. As
- * the present path is one of the candidates the error cannot grow. */
+/* Goes once more round the tile, from first on, between the edge that the present path has there.
+ * As the present path is one of the candidates the error cannot grow. */
 static void solve_again(search_run *r, int first, uint16_t *const states[2]) {
     int edge[2];
     for (int t = 0; t < 2; t++) {

@@ -21,7 +21,8 @@ typedef enum trellis_mode {
     TRELLIS_HALF   /* fp16 costs and the tie rules of exllamav3 1.4.1 */
 } trellis_mode;
 
-/* NULL when the rate does not exist for the codebook. The caller frees it with trellis_code_free. */
+/* NULL when the rate does not exist for the codebook. The caller frees it with trellis_code_free.
+ */
 trellis_code *trellis_code_new(exl3_codebook codebook, int k2);
 void trellis_code_free(trellis_code *c);
 int trellis_code_k2(const trellis_code *c);

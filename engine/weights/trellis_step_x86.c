@@ -23,7 +23,8 @@ AVX2_CODE static inline __attribute__((always_inline)) __m256 spread(const float
     return _mm256_permutevar_ps(four, pick);
 }
 
-/* The whole step; n_in and n_out are constants at each call, so that the loop over q is unrolled. */
+/* The whole step; n_in and n_out are constants at each call, so that the loop over q is unrolled.
+ */
 AVX2_CODE static inline __attribute__((always_inline)) void step_all(
     const trellis_step *s, const int n_in, const int n_out) {
     const int n_q = 1 << n_out;
