@@ -55,10 +55,14 @@ static float score_of(const indexer_args *a, int row, const float *key) {
         int n = a->n_heads - h < VEC_MAX_ROWS ? a->n_heads - h : VEC_MAX_ROWS;
         const float *head[VEC_MAX_ROWS];
         float s[VEC_MAX_ROWS];
-        for (int i = 0; i < n; i++) { head[i] = q + (size_t)((h + i) * a->d); }
+        for (int i = 0; i < n; i++) {
+            head[i] = q + (size_t)((h + i) * a->d);
+        }
         vec()->dot_rows(key, head, n, a->d, s);
         for (int i = 0; i < n; i++) {
-            if (s[i] > 0.0f || isnan(s[i])) { sum += w[h + i] * a->w_scale * s[i]; }
+            if (s[i] > 0.0f || isnan(s[i])) {
+                sum += w[h + i] * a->w_scale * s[i];
+            }
         }
     }
     return sum;
@@ -81,7 +85,9 @@ static void score_slot(const indexer_job *j, int i_row, int n, int64_t first, fl
         for (int r = 0; r < n; r++) {
             int row = j->first_row + i_row + r;
             float *score = a->score + (int64_t)(i_row + r) * a->score_cap + p;
-            if (p >= n_vis[r]) { continue; }
+            if (p >= n_vis[r]) {
+                continue;
+            }
             if (a->uses_candidates && !is_candidate(a, row, p, &at[r])) {
                 *score = -INFINITY;
                 continue;
@@ -103,7 +109,9 @@ static void score_piece(void *ctx, int i_item, int i_thread) {
     int64_t first = (int64_t)(i_item % j->pieces_per_row) * INDEXER_PIECE;
     while (row < end) {
         int n = 1;
-        while (row + n < end && slot[row + n] == slot[row]) { n++; }
+        while (row + n < end && slot[row + n] == slot[row]) {
+            n++;
+        }
         score_slot(j, row, n, first, j->k->thread_scratch[i_thread]);
         row += n;
     }

@@ -119,15 +119,27 @@ static void pack_key(const float *x, int d, uint8_t *row) {
 /* Scales of up to this many blocks are decoded at a time. */
 enum { SCALE_GROUP = 32 };
 
-typedef float (*scale_of)(uint8_t code);
+typedef void (*scales_of)(const uint8_t *code, int n, float *scale);
 
-static void unpack_pairs(const uint8_t *row, int d, int block, scale_of value, float *x) {
+static void scales_ue8m0(const uint8_t *code, int n, float *scale) {
+    for (int i = 0; i < n; i++) {
+        scale[i] = ue8m0_to_float(code[i]);
+    }
+}
+
+static void scales_e4m3(const uint8_t *code, int n, float *scale) {
+    const float one = 1.0f;
+    uint8_t padded[SCALE_GROUP] = {0};
+    int whole = (n + 7) / 8 * 8; /* the decoder takes eight at a time */
+    memcpy(padded, code, (size_t)n);
+    vec()->from_e4m3(scale, padded, &one, whole, whole);
+}
+
+static void unpack_pairs(const uint8_t *row, int d, int block, scales_of decode, float *x) {
     for (int at = 0; at < d; at += SCALE_GROUP * block) {
         int n = d - at < SCALE_GROUP * block ? d - at : SCALE_GROUP * block;
         float scale[SCALE_GROUP];
-        for (int b = 0; b < n / block; b++) {
-            scale[b] = value(row[d / 2 + at / block + b]);
-        }
+        decode(row + d / 2 + at / block, n / block, scale);
         vec()->from_e2m1(x + at, row + at / 2, scale, block, n);
     }
 }
@@ -137,9 +149,7 @@ static void unpack_window(const uint8_t *row, int d, float *x) {
     for (int at = 0; at < d; at += SCALE_GROUP * block) {
         int n = d - at < SCALE_GROUP * block ? d - at : SCALE_GROUP * block;
         float scale[SCALE_GROUP];
-        for (int b = 0; b < n / block; b++) {
-            scale[b] = ue8m0_to_float(row[d + at / block + b]);
-        }
+        scales_ue8m0(row + d + at / block, n / block, scale);
         vec()->from_e4m3(x + at, row + at, scale, block, n);
     }
 }
@@ -182,10 +192,10 @@ void kv_unpack(kv_format f, const uint8_t *row, int d, float *x) {
         unpack_window(row, d, x);
         return;
     case KV_COMPRESSED:
-        unpack_pairs(row, d, SCALE4_BLOCK, e4m3_to_float, x);
+        unpack_pairs(row, d, SCALE4_BLOCK, scales_e4m3, x);
         return;
     case KV_KEY:
-        unpack_pairs(row, d, SCALE8_BLOCK, ue8m0_to_float, x);
+        unpack_pairs(row, d, SCALE8_BLOCK, scales_ue8m0, x);
         return;
     case KV_FLOAT:
         memcpy(x, row, (size_t)d * sizeof(float));

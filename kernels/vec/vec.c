@@ -3,7 +3,9 @@
 #include "kernels/vec/vec_internal.h"
 
 const vec_ops *vec_variant(int i) {
-    if (i == 0) { return &vec_ops_plain; }
+    if (i == 0) {
+        return &vec_ops_plain;
+    }
 #if defined(__x86_64__)
     if (i == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         return &vec_ops_avx2;

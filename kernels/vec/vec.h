@@ -32,8 +32,10 @@ typedef struct vec_ops {
     float (*scale_max)(float *x, float scale, float floor, int n);
     /* gate = weight * (g / (1 + e^-g) * u), g = gate up to limit, u = up within +-limit. */
     void (*swiglu)(float *gate, const float *up, float limit, float weight, int n);
-    /* y += w[0] * row 0, then w[1] * row 1 ..: as n_rows calls of axpy. rows [n_rows][n]. */
-    void (*sum_rows)(float *y, const float *rows, const float *w, int n_rows, int n);
+    /* y += w[i] * row i for i = 0, 1 ..: as n_rows calls of axpy. Row i of rows [][n] is index[i],
+     * or i when index is NULL. */
+    void (*sum_rows)(
+        float *y, const float *rows, const int32_t *index, const float *w, int n_rows, int n);
     /* y = w[0] * x[0], then += w[i] * x[i]; y may be one of x. */
     void (*combine)(float *y, const float *const *x, const float *w, int n_x, int n);
     /* Small floats of kernels/kv times one scale per block of values. block: a multiple of
@@ -43,7 +45,8 @@ typedef struct vec_ops {
     void (*from_e2m1)(float *y, const uint8_t *code, const float *scale, int block, int n);
 } vec_ops;
 
-/* The best variant for this CPU, chosen once. */
+/* The best variant for this CPU, chosen once. On aarch64 the plain one is made of NEON instructions
+ * already: the loops are written in vector types. */
 const vec_ops *vec(void);
 /* A variant by number for tests; NULL past the last or when the CPU cannot run it. 0 is the plain
  * one. */

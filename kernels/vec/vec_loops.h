@@ -49,7 +49,9 @@ static float loop_dot(const float *a, const float *b, int n) {
     }
     float sum;
     REDUCE(s0, s1, sum);
-    for (; i < n; i++) { sum += a[i] * b[i]; }
+    for (; i < n; i++) {
+        sum += a[i] * b[i];
+    }
     return sum;
 }
 
@@ -103,14 +105,18 @@ static float loop_dot(const float *a, const float *b, int n) {
             s1 += u * p;                                                                           \
         }                                                                                          \
         REDUCE(s0, s1, *y);                                                                        \
-        for (; i < n; i++) { *y += ONE(w[i]) * x[i]; }                                             \
+        for (; i < n; i++) {                                                                       \
+            *y += ONE(w[i]) * x[i];                                                                \
+        }                                                                                          \
     }                                                                                              \
     static void NAME(const TYPE *w, const float *const *x, int n_rows, int n, float *y) {          \
         if (n_rows == VEC_MAX_ROWS) {                                                              \
             NAME##_4(w, x, n, y);                                                                  \
             return;                                                                                \
         }                                                                                          \
-        for (int r = 0; r < n_rows; r++) { NAME##_1(w, x[r], n, y + r); }                          \
+        for (int r = 0; r < n_rows; r++) {                                                         \
+            NAME##_1(w, x[r], n, y + r);                                                           \
+        }                                                                                          \
     }
 
 #define SAME(v) (v)
@@ -126,15 +132,21 @@ static void loop_axpy(float *y, const float *x, float a, int n) {
         q += p * a;
         memcpy(y + i, &q, 32);
     }
-    for (; i < n; i++) { y[i] += x[i] * a; }
+    for (; i < n; i++) {
+        y[i] += x[i] * a;
+    }
 }
 
 static void loop_scale(float *y, const float *x, const float *w, float r, int n) {
     if (w == NULL) {
-        for (int i = 0; i < n; i++) { y[i] = x[i] * r; }
+        for (int i = 0; i < n; i++) {
+            y[i] = x[i] * r;
+        }
         return;
     }
-    for (int i = 0; i < n; i++) { y[i] = w[i] * (x[i] * r); }
+    for (int i = 0; i < n; i++) {
+        y[i] = w[i] * (x[i] * r);
+    }
 }
 
 static float loop_sum_squares(const float *x, int n) {

@@ -125,33 +125,48 @@ static void loop_swiglu(float *gate, const float *up, float limit, float weight,
     memcpy(gate + i, tail[0], (size_t)(n - i) * sizeof(float));
 }
 
-static void loop_sum_rows(float *y, const float *rows, const float *w, int n_rows, int n) {
+static inline const float *row_at(const float *rows, const int32_t *index, int i, int n) {
+    return rows + (size_t)(index == NULL ? i : index[i]) * (size_t)n;
+}
+
+/* Columns c .. c + 31. */
+static inline void sum_columns(
+    float *y, const float *rows, const int32_t *index, const float *w, int n_rows, int n) {
+    f32x8 a, b, c, d, p;
+    LOAD8(a, y);
+    LOAD8(b, y + 8);
+    LOAD8(c, y + 16);
+    LOAD8(d, y + 24);
+    for (int i = 0; i < n_rows; i++) {
+        const float *row = row_at(rows, index, i, n);
+        LOAD8(p, row);
+        a += p * w[i];
+        LOAD8(p, row + 8);
+        b += p * w[i];
+        LOAD8(p, row + 16);
+        c += p * w[i];
+        LOAD8(p, row + 24);
+        d += p * w[i];
+    }
+    memcpy(y, &a, 32);
+    memcpy(y + 8, &b, 32);
+    memcpy(y + 16, &c, 32);
+    memcpy(y + 24, &d, 32);
+}
+
+static void loop_sum_rows(
+    float *y, const float *rows, const int32_t *index, const float *w, int n_rows, int n) {
     int c = 0;
     for (; c + 32 <= n; c += 32) {
-        f32x8 a, b, d, e, p;
-        LOAD8(a, y + c);
-        LOAD8(b, y + c + 8);
-        LOAD8(d, y + c + 16);
-        LOAD8(e, y + c + 24);
-        const float *row = rows + c;
-        for (int i = 0; i < n_rows; i++, row += n) {
-            LOAD8(p, row);
-            a += p * w[i];
-            LOAD8(p, row + 8);
-            b += p * w[i];
-            LOAD8(p, row + 16);
-            d += p * w[i];
-            LOAD8(p, row + 24);
-            e += p * w[i];
+        if (index == NULL) {
+            sum_columns(y + c, rows + c, NULL, w, n_rows, n);
+        } else {
+            sum_columns(y + c, rows + c, index, w, n_rows, n);
         }
-        memcpy(y + c, &a, 32);
-        memcpy(y + c + 8, &b, 32);
-        memcpy(y + c + 16, &d, 32);
-        memcpy(y + c + 24, &e, 32);
     }
     for (; c < n; c++) {
         for (int i = 0; i < n_rows; i++) {
-            y[c] += rows[(size_t)i * (size_t)n + (size_t)c] * w[i];
+            y[c] += row_at(rows, index, i, n)[c] * w[i];
         }
     }
 }

@@ -82,7 +82,9 @@ static size_t probe_rows(const vec_ops *v, int n, float *out) {
     }
     memcpy(out, values[3], (size_t)n * sizeof *out);
     v->axpy(out, values[4], 0.3f, n);
-    v->sum_rows(out, packed, w, MAX_ROWS, n);
+    const int32_t index[4] = {7, 0, 3, 3};
+    v->sum_rows(out, packed, NULL, w, MAX_ROWS, n);
+    v->sum_rows(out, packed, index, w, 4, n);
     v->combine(out, x, w, 3, n);
     v->scale(out + n, out, values[5], 1.1f, n);
     return 2 * (size_t)n;
@@ -137,9 +139,14 @@ static void test_same_as_simple(void **unused) {
         }
         memcpy(a, values[4], sizeof a);
         memcpy(b, values[4], sizeof b);
-        v->sum_rows(a, packed, w, 3, n);
+        const int32_t index[3] = {2, 0, 2};
+        v->sum_rows(a, packed, NULL, w, 3, n);
+        v->sum_rows(a, packed, index, w, 3, n);
         for (int r = 0; r < 3; r++) {
             v->axpy(b, values[r], w[r], n);
+        }
+        for (int r = 0; r < 3; r++) {
+            v->axpy(b, values[index[r]], w[r], n);
         }
         assert_same("sum_rows", n, a, b, n);
         const float *x[3] = {values[0], values[1], values[2]};
