@@ -16,7 +16,8 @@ enum { KERNEL_MAX_THREADS = 64 };
 
 typedef struct kernel_context {
     pool *workers; /* CPU back end; NULL: the calling thread alone */
-    void *stream;  /* device back end */
+    void *stream;  /* device back end: what its exchanges are ordered with */
+    void *device;  /* device back end: its own state, made by open */
     bool is_bf16;  /* round to bf16 at the points of model.md 3 */
     void *scratch; /* shared by one operator at a time, 64-byte aligned */
     size_t scratch_bytes;

@@ -19,11 +19,39 @@
 #include "kernels/norm/norm.h"
 #include "kernels/rope/rope.h"
 
+/* The largest shapes of a model, for the work space of a back end. */
+typedef struct kernel_limits {
+    int n_jobs, n_rows; /* of one linear run: jobs, and rows counted once per job */
+    int max_in, max_out;
+} kernel_limits;
+
 typedef struct kernels {
     const char *name;
+    bool is_host; /* memory of the back end is the host's: pointers may be followed between calls */
+    /* Fills the device part of a context (nothing on the host) and gives it back. */
+    int (*open)(kernel_context *k, err *e);
+    void (*close)(kernel_context *k);
     /* Memory of the back end, zeroed, aligned to 64 bytes or more; NULL when there is none left. */
     void *(*mem_new)(size_t bytes);
     void (*mem_free)(void *p);
+    /* Copies between any two of host and back end, in the order of the operators. The source may
+     * change once copy returned. */
+    void (*copy)(kernel_context *k, void *to, const void *from, size_t bytes);
+    /* The same to host memory, complete on return, as is everything before it. */
+    void (*fetch)(kernel_context *k, void *to, const void *from, size_t bytes);
+    /* Waits for everything before it; picks up errors of the device. */
+    void (*wait)(kernel_context *k);
+    /* Rounds to bf16 where the context asks for it. */
+    void (*round)(kernel_context *k, float *x, size_t n);
+    /* A packed matrix in the order of the back end (linear_weight.packed), and its bytes. */
+    int (*packed_new)(kernel_context *k, const exl3_matrix *m, const void **out, err *e);
+    void (*packed_free)(const void *packed);
+    /* What moe_args.table is for these experts; lives until close. NULL where none is needed. */
+    int (*expert_table)(kernel_context *k, const expert_weights *experts, int n,
+        const expert_weights *shared, void **out, err *e);
+    size_t (*moe_work_bytes)(int n_rows, int n_experts, int n_used, int d, int n_ff);
+    /* Bytes of kernel_context.scratch. */
+    size_t (*scratch_bytes)(const kernel_limits *limits);
 
     void (*embed)(kernel_context *k, const embed_args *a);
     void (*lookup)(kernel_context *k, const lookup_args *a);
@@ -56,5 +84,9 @@ typedef struct kernels {
 
 /* The CPU back end: the reference. */
 const kernels *kernels_cpu(void);
+/* Makes another back end known by its name; before any thread is started. At most four. */
+void kernels_add(const kernels *table);
+/* The back end of that name; NULL: the CPU's; none known: NULL. */
+const kernels *kernels_find(const char *name);
 
 #endif

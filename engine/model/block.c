@@ -12,7 +12,7 @@ void model_sum(model *m, float *rows, size_t n) {
         m->k.rc = exchange_sum_rows(m->x, rows, n, m->k.stream, &m->k.error);
         m->part_ns[STEP_PART_EXCHANGE] += clock_mono_ns() - start;
     }
-    context_round(&m->k, rows, n);
+    m->ops->round(&m->k, rows, n);
 }
 
 kv_ring model_window_ring(const model *m, int i) {
@@ -69,9 +69,9 @@ typedef struct closed_groups {
 
 static closed_groups groups_of(const model *m, const layer_plan *plan, const row_lists *l) {
     if (plan->ratio == 1) {
-        return (closed_groups){l->rows.n, l->all_slot, l->all_group, m->b.rope_b};
+        return (closed_groups){l->rows.n, l->rows.slot, l->rows.pos, m->b.rope_b};
     }
-    return (closed_groups){l->n_closed, l->closed_slot, l->closed_group, m->b.rope_pair};
+    return (closed_groups){l->n_closed, l->sent.closed_slot, l->sent.closed_group, m->b.rope_pair};
 }
 
 /* Everything that reads the sublayer's input, in one parallel pass. */
@@ -110,7 +110,7 @@ static void make_latents(model *m, int i, const row_lists *l, int n_groups) {
     const model_config *c = &m->config;
     buffers *b = &m->b;
     if (c->layers[i].ratio > 1) {
-        compress_args a = {b->comp_a, b->comp_b, model_tail_ring(m, i), l->rows, l->closed_row,
+        compress_args a = {b->comp_a, b->comp_b, model_tail_ring(m, i), l->rows, l->sent.closed_row,
             b->latent, n_groups, c->d_head};
         m->ops->compress_pair(&m->k, &a);
         m->ops->compress_tail_write(&m->k, &a);
@@ -319,9 +319,9 @@ void ffn_run(model *m, int i, const block_pass *p) {
     if (m->tap != NULL) {
         tap_router(m, i, used, p->is_draft);
     }
-    m->ops->moe(&m->k,
-        &(moe_args){b->x, b->router_expert, b->router_weight, w->experts, &w->shared, b->y, n,
-            plan->n_experts, used, c->n_embd, m->part.n_ff, c->swiglu_limit, b->moe_work});
+    m->ops->moe(&m->k, &(moe_args){b->x, b->router_expert, b->router_weight, w->experts, &w->shared,
+                           b->y, n, plan->n_experts, used, c->n_embd, m->part.n_ff, c->swiglu_limit,
+                           b->moe_work, w->expert_table});
     model_sum(m, b->y, (size_t)n * (size_t)c->n_embd);
     give(m, p, i, "ffn_out", c->n_embd, b->y);
 }

@@ -57,8 +57,9 @@ static int larger(int a, int b) {
     return a > b ? a : b;
 }
 
-static void place_lists(model *m, row_lists *l, char *base, size_t *at) {
-    size_t n = (size_t)m->rows_cap;
+/* Host arrays of the lists. */
+static void place_arrays(const model *m, row_lists *l, char *base, size_t *at) {
+    size_t n = (size_t)m->rows_cap, start = *at;
     l->token = take(base, at, n * 4);
     l->slot = take(base, at, n * 4);
     l->span_row = take(base, at, n * 4);
@@ -69,9 +70,18 @@ static void place_lists(model *m, row_lists *l, char *base, size_t *at) {
     l->closed_slot = take(base, at, n * 4);
     l->closed_group = take(base, at, n * 8);
     l->closed_pos = take(base, at, n * 8);
-    l->all_slot = l->slot;
-    l->all_group = l->pos;
-    l->rows = (batch_rows){0, l->token, l->slot, l->pos, l->span_row, l->span_pos, l->span_len};
+    l->logit_row = take(base, at, n * 4);
+    l->bytes = *at - start;
+    l->host = base == NULL ? NULL : base + start;
+}
+
+/* The same arrays in memory of the back end; the host's are these until model_lay_out_host. */
+static void place_lists(model *m, row_lists *l, char *base, size_t *at) {
+    place_arrays(m, l, base, at);
+    l->back = l->host;
+    l->rows = (batch_rows){0, l->token, l->slot, l->pos, l->span_row, l->span_pos, l->span_len, 0};
+    l->sent =
+        (sent_lists){l->closed_row, l->closed_slot, l->logit_row, l->closed_group, l->closed_pos};
 }
 
 static void place_streams(model *m, char *base, size_t *at) {
@@ -117,9 +127,10 @@ static void place_attention(model *m, char *base, size_t *at) {
     b->n_selected = take(base, at, (size_t)n * 4);
 }
 
-/* Rows whose scores are held at once: about 4 MiB, at least one row. */
+/* Rows whose scores are held at once: about 4 MiB on the host, 256 MiB on a device, which scores
+ * many rows in one launch; at least one row. */
 int model_score_rows(const model *m) {
-    int64_t rows = ((int64_t)1 << 20) / m->options.max_context;
+    int64_t rows = ((int64_t)1 << (m->ops->is_host ? 20 : 26)) / m->options.max_context;
     if (rows > m->rows_cap) {
         rows = m->rows_cap;
     }
@@ -136,7 +147,7 @@ static void place_ffn(model *m, char *base, size_t *at) {
     b->router_work = take(base, at, floats(n, 2 * experts));
     b->router_weight = take(base, at, floats(n, used));
     b->router_expert = take(base, at, (size_t)(n * used) * 4);
-    b->moe_work = take(base, at, moe_work_bytes(n, experts, used, c->n_embd, m->part.n_ff));
+    b->moe_work = take(base, at, m->ops->moe_work_bytes(n, experts, used, c->n_embd, m->part.n_ff));
 }
 
 static void place_engram(model *m, char *base, size_t *at) {
@@ -148,25 +159,23 @@ static void place_engram(model *m, char *base, size_t *at) {
     int n = m->rows_cap, columns = m->part.n_columns;
     for (int i = 0; i < c->n_engram; i++) {
         b->records[i] = take(base, at, (size_t)(n * columns) * engram_record_bytes(c->d_engram));
-        b->row_ids[i] = take(base, at, (size_t)(n * c->n_hashes) * 8);
     }
-    b->local_ids = take(base, at, (size_t)(n * columns) * 8);
     b->engram_x = take(base, at, floats(n, columns * c->d_engram));
     b->engram_kv = take(base, at, floats(n, (c->n_streams + 1) * c->n_embd));
+}
+
+static int most_logit_rows(const model *m) {
+    int drafted = model_has_drafts(m) ? m->options.n_slots * m->config.block : 0;
+    return larger(m->options.max_logit_rows, drafted);
 }
 
 static void place_head(model *m, char *base, size_t *at) {
     const model_config *c = &m->config;
     buffers *b = &m->b;
-    int rows = m->options.max_logit_rows;
-    if (model_has_drafts(m)) {
-        rows = larger(rows, m->options.n_slots * c->block);
-    }
+    int rows = most_logit_rows(m);
     b->head_x = take(base, at, floats(rows, c->n_embd));
     b->logits = take(base, at, floats(rows, c->n_vocab));
     b->logits_part = take(base, at, m->world > 1 ? floats(rows, c->n_vocab) : 0);
-    b->logit_rows = take(base, at, (size_t)rows * 4);
-    b->first_logit = take(base, at, (size_t)m->options.n_slots * 4);
     b->is_finite = take(base, at, (size_t)rows);
 }
 
@@ -180,7 +189,6 @@ static void place_draft(model *m, char *base, size_t *at) {
     b->taps = take(base, at, floats(n, taps));
     b->feed_x = take(base, at, floats(n, taps));
     b->feed_main = take(base, at, floats(n, c->n_embd));
-    b->draft_tokens = take(base, at, (size_t)(slots * c->block) * 4);
     b->draft_confidence = take(base, at, floats(slots, c->block));
     b->draft_prev = take(base, at, (size_t)slots * 4);
     b->draft_pick = take(base, at, (size_t)slots * 4);
@@ -198,7 +206,11 @@ static size_t scratch_bytes(const model *m) {
     max_in = larger(max_in, larger(c->n_hashes * c->d_engram, c->n_heads * c->d_head));
     int jobs = larger(moe_max_jobs(n, experts, used), MODEL_MAX_GROUPS);
     int rows = n * larger(2 * (used + 1), larger(m->part.n_groups, 8));
-    return linear_scratch_bytes(jobs, rows, larger(max_in, c->o_groups * c->o_rank));
+    int max_out = larger(larger(c->n_embd, m->part.n_vocab), m->part.n_heads * c->d_head);
+    max_out = larger(max_out, (c->n_streams + 1) * c->n_embd);
+    max_out = larger(max_out, larger(m->part.n_ff, c->n_index_heads * c->d_index));
+    kernel_limits l = {jobs, rows, larger(max_in, c->o_groups * c->o_rank), max_out};
+    return m->ops->scratch_bytes(&l);
 }
 
 static size_t thread_bytes(const model *m) {
@@ -224,8 +236,60 @@ size_t model_lay_out_buffers(model *m, char *base) {
     m->k.scratch_bytes = scratch;
     m->k.thread_scratch_bytes = thread;
     m->k.scratch = take(base, &at, scratch);
-    for (int i = 0; i < m->n_threads; i++) {
+    for (int i = 0; i < m->n_threads && m->ops->is_host; i++) {
         m->k.thread_scratch[i] = take(base, &at, thread);
     }
+    return at;
+}
+
+/* ---- the host's part ---- */
+
+static void place_host_engram(model *m, char *base, size_t *at) {
+    const model_config *c = &m->config;
+    host_buffers *h = &m->b.host;
+    int n = m->rows_cap, columns = m->part.n_columns;
+    size_t record = engram_record_bytes(c->d_engram);
+    for (int i = 0; i < c->n_engram; i++) {
+        h->row_ids[i] = take(base, at, (size_t)(n * c->n_hashes) * 8);
+        h->records[i] =
+            m->ops->is_host ? m->b.records[i] : take(base, at, (size_t)(n * columns) * record);
+    }
+    h->local_ids = take(base, at, (size_t)(n * columns) * 8);
+}
+
+/* Where results are read: in place, or in copies. */
+static void place_host_results(model *m, char *base, size_t *at) {
+    const model_config *c = &m->config;
+    buffers *b = &m->b;
+    host_buffers *h = &b->host;
+    int rows = most_logit_rows(m), slots = m->options.n_slots;
+    h->first_logit = take(base, at, (size_t)slots * 4);
+    h->draft_tokens = take(base, at, (size_t)(slots * larger(c->block, 1)) * 4);
+    if (m->ops->is_host) {
+        h->logits = b->logits;
+        h->is_finite = b->is_finite;
+        h->draft_prev = b->draft_prev;
+        h->draft_confidence = b->draft_confidence;
+        h->draft_logits = b->draft_logits;
+        return;
+    }
+    h->logits = take(base, at, floats(rows, c->n_vocab));
+    h->is_finite = take(base, at, (size_t)rows);
+    h->draft_prev = take(base, at, (size_t)slots * 4);
+    h->draft_confidence = take(base, at, floats(slots, larger(c->block, 1)));
+    h->draft_logits = take(base, at, floats(slots, c->n_vocab));
+}
+
+size_t model_lay_out_host(model *m, char *base) {
+    size_t at = 0;
+    if (!m->ops->is_host) {
+        place_arrays(m, &m->step_rows, base, &at);
+        place_arrays(m, &m->feed_rows, base, &at);
+        place_arrays(m, &m->draft_rows, base, &at);
+    }
+    if (m->config.n_engram > 0) {
+        place_host_engram(m, base, &at);
+    }
+    place_host_results(m, base, &at);
     return at;
 }

@@ -1,7 +1,5 @@
 /* DSpark: feeding the draft rings from the taps of final positions, and one draft block per
  * request. */
-#include <string.h>
-
 #include "engine/base/clock.h"
 #include "engine/model/model_internal.h"
 
@@ -39,8 +37,8 @@ void draft_feed_pending(model *m, int slot) {
     }
     int first = add_feed_span(m, slot, s->fed_len, n);
     for (int i = 0; i < n; i++) {
-        memcpy(m->b.feed_x + (size_t)(first + i) * width, kept_tap(m, slot, s->fed_len + i),
-            width * sizeof(float));
+        m->ops->copy(&m->k, m->b.feed_x + (size_t)(first + i) * width,
+            kept_tap(m, slot, s->fed_len + i), width * sizeof(float));
     }
     s->fed_len = s->final_len;
 }
@@ -73,8 +71,9 @@ void draft_feed_run(model *m) {
     if (n == 0) {
         return;
     }
-    m->ops->rope_table(
-        &m->k, &(rope_table_args){m->rope_frequency_a, m->feed_rows.pos, b->rope_a, n, c->d_rope});
+    row_lists_send(m, &m->feed_rows);
+    m->ops->rope_table(&m->k,
+        &(rope_table_args){m->rope_frequency_a, m->feed_rows.rows.pos, b->rope_a, n, c->d_rope});
     linear_job job = {.weight = &m->draft.main_proj,
         .x = b->feed_x,
         .x_stride = width,
@@ -102,15 +101,15 @@ void draft_feed_step(model *m, const batch_plan *plan) {
         row += s->n_rows;
         if (s->kind == PLAN_VERIFY) {
             for (int r = 0; r < s->n_rows; r++) {
-                memcpy(kept_tap(m, s->slot, s->pos + r), taps + (size_t)r * width,
+                m->ops->copy(&m->k, kept_tap(m, s->slot, s->pos + r), taps + (size_t)r * width,
                     width * sizeof(float));
             }
             continue;
         }
         int n = s->n_rows < m->slot_at.window_cap ? s->n_rows : m->slot_at.window_cap;
         int first = add_feed_span(m, s->slot, s->pos + s->n_rows - n, n);
-        memcpy(m->b.feed_x + (size_t)first * width, taps + (size_t)(s->n_rows - n) * width,
-            (size_t)n * width * sizeof(float));
+        m->ops->copy(&m->k, m->b.feed_x + (size_t)first * width,
+            taps + (size_t)(s->n_rows - n) * width, (size_t)n * width * sizeof(float));
     }
     draft_feed_run(m);
 }
@@ -161,9 +160,9 @@ static void run_stages(model *m) {
     const row_lists *l = &m->draft_rows;
     int n = l->rows.n;
     block_pass p = {l, true};
-    m->ops->embed(&m->k, &(embed_args){&m->embed, l->token, b->h, b->pre, n, c->n_streams});
+    m->ops->embed(&m->k, &(embed_args){&m->embed, l->rows.token, b->h, b->pre, n, c->n_streams});
     m->ops->rope_table(
-        &m->k, &(rope_table_args){m->rope_frequency_a, l->pos, b->rope_a, n, c->d_rope});
+        &m->k, &(rope_table_args){m->rope_frequency_a, l->rows.pos, b->rope_a, n, c->d_rope});
     for (int i = 0; i < c->n_stages; i++) {
         block_run(m, c->n_layers + i, &p);
     }
@@ -187,21 +186,44 @@ typedef struct draft_choice {
     int n;
 } draft_choice;
 
+/* The tokens before the next drafted ones, to where operators look them up. */
+static void send_prev(model *m, int n) {
+    buffers *b = &m->b;
+    if (b->host.draft_prev != b->draft_prev) {
+        m->ops->copy(&m->k, b->draft_prev, b->host.draft_prev, (size_t)n * sizeof(int32_t));
+    }
+}
+
+static void fetch_confidence(model *m, int n) {
+    buffers *b = &m->b;
+    if (b->host.draft_confidence != b->draft_confidence) {
+        m->ops->copy(&m->k, b->host.draft_confidence, b->draft_confidence,
+            (size_t)(n * m->config.block) * sizeof(float));
+    }
+    m->ops->wait(&m->k);
+}
+
 static void choose(model *m, const draft_choice *d, int i) {
     const model_config *c = &m->config;
     buffers *b = &m->b;
+    host_buffers *h = &b->host;
     m->ops->argmax(
         &m->k, &(argmax_args){b->draft_logits, b->draft_value, b->draft_pick, d->n, c->n_vocab});
+    size_t n = (size_t)d->n, vocab = (size_t)c->n_vocab;
+    if (d->pick != NULL && h->draft_logits != b->draft_logits) {
+        m->ops->fetch(&m->k, h->draft_logits, b->draft_logits, n * vocab * sizeof(float));
+    }
+    m->ops->fetch(&m->k, h->draft_prev, b->draft_pick, n * sizeof(int32_t));
     for (int r = 0; r < d->n && m->k.rc == OK; r++) {
-        int32_t token = b->draft_pick[r];
         if (d->pick != NULL) {
             int64_t pos = m->slots[d->requests[r].slot].len + 1 + i;
-            token = d->pick(
-                d->user, r, pos, b->draft_logits + (size_t)r * (size_t)c->n_vocab, c->n_vocab);
+            h->draft_prev[r] =
+                d->pick(d->user, r, pos, h->draft_logits + (size_t)r * vocab, c->n_vocab);
         }
-        CHECK(token >= 0 && token < c->n_vocab);
-        b->draft_tokens[r * c->block + i] = b->draft_prev[r] = token;
+        CHECK(h->draft_prev[r] >= 0 && h->draft_prev[r] < c->n_vocab);
+        h->draft_tokens[r * c->block + i] = h->draft_prev[r];
     }
+    send_prev(m, d->n);
 }
 
 /* Drafted position i of every request: bias from the token before, choice, confidence. */
@@ -226,7 +248,7 @@ static void markov_step(model *m, const draft_choice *d, int i) {
             .n_rows = d->n,
             .keeps_f32 = true}};
     for (int r = 0; r < d->n; r++) {
-        memcpy(b->draft_xe + (size_t)r * width,
+        m->ops->copy(&m->k, b->draft_xe + (size_t)r * width,
             b->x + (size_t)(r * c->block + i) * (size_t)c->n_embd,
             (size_t)c->n_embd * sizeof(float));
     }
@@ -255,21 +277,24 @@ int model_draft(model *m, const draft_request *requests, int n, draft_pick pick,
     }
     draft_feed_run(m);
     fill_draft_rows(m, requests, n);
+    row_lists_send(m, &m->draft_rows);
     run_stages(m);
     draft_choice d = {pick, user, requests, n};
     for (int r = 0; r < n; r++) {
-        m->b.draft_prev[r] = requests[r].token;
+        m->b.host.draft_prev[r] = requests[r].token;
     }
+    send_prev(m, n);
     for (int i = 0; i < m->config.block && m->k.rc == OK; i++) {
         markov_step(m, &d, i);
     }
+    fetch_confidence(m, n);
     if (m->k.rc != OK) {
         if (e != NULL) {
             *e = m->k.error;
         }
         return err_add(e, m->k.rc, "drafting");
     }
-    *out = (draft_result){
-        n, m->config.block, m->b.draft_tokens, m->b.draft_confidence, clock_mono_ns() - start};
+    *out = (draft_result){n, m->config.block, m->b.host.draft_tokens, m->b.host.draft_confidence,
+        clock_mono_ns() - start};
     return OK;
 }

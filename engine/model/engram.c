@@ -31,13 +31,13 @@ void engram_begin(model *m) {
     for (int t = 0; t < c->n_engram && m->k.rc == OK; t++) {
         for (int i = 0; i < n; i++) {
             const int64_t *ids =
-                m->b.row_ids[t] + (size_t)i * (size_t)c->n_hashes + m->part.column0;
+                m->b.host.row_ids[t] + (size_t)i * (size_t)c->n_hashes + m->part.column0;
             for (int k = 0; k < columns; k++) {
-                m->b.local_ids[(size_t)(i * columns + k)] = ids[k];
+                m->b.host.local_ids[(size_t)(i * columns + k)] = ids[k];
             }
         }
-        m->k.rc = m->store->ops->begin(
-            m->store, t, m->b.local_ids, n * columns, m->b.records[t], &m->tickets[t], &m->k.error);
+        m->k.rc = m->store->ops->begin(m->store, t, m->b.host.local_ids, n * columns,
+            m->b.host.records[t], &m->tickets[t], &m->k.error);
     }
 }
 
@@ -69,6 +69,10 @@ void engram_layer(model *m, int i_layer) {
     int n = m->step_rows.rows.n, t = c->layers[i_layer].i_engram, columns = m->part.n_columns;
     size_t in = (size_t)(columns * c->d_engram), out = (size_t)((c->n_streams + 1) * c->n_embd);
     engram_await(m, t);
+    if (b->host.records[t] != b->records[t]) {
+        m->ops->copy(&m->k, b->records[t], b->host.records[t],
+            (size_t)(n * columns) * engram_record_bytes(c->d_engram));
+    }
     m->ops->engram_decode(
         &m->k, &(engram_decode_args){b->records[t], engram_record_bytes(c->d_engram), b->engram_x,
                    n * columns, c->d_engram});

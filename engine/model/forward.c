@@ -6,12 +6,12 @@
 static void make_rope_tables(model *m, const row_lists *l) {
     const model_config *c = &m->config;
     buffers *b = &m->b;
-    m->ops->rope_table(
-        &m->k, &(rope_table_args){m->rope_frequency_a, l->pos, b->rope_a, l->rows.n, c->d_rope});
-    m->ops->rope_table(
-        &m->k, &(rope_table_args){m->rope_frequency_b, l->pos, b->rope_b, l->rows.n, c->d_rope});
-    m->ops->rope_table(&m->k, &(rope_table_args){m->rope_frequency_b, l->closed_pos, b->rope_pair,
-                                  l->n_closed, c->d_rope});
+    m->ops->rope_table(&m->k,
+        &(rope_table_args){m->rope_frequency_a, l->rows.pos, b->rope_a, l->rows.n, c->d_rope});
+    m->ops->rope_table(&m->k,
+        &(rope_table_args){m->rope_frequency_b, l->rows.pos, b->rope_b, l->rows.n, c->d_rope});
+    m->ops->rope_table(&m->k, &(rope_table_args){m->rope_frequency_b, l->sent.closed_pos,
+                                  b->rope_pair, l->n_closed, c->d_rope});
 }
 
 static void take_tap(model *m, int i_tap) {
@@ -52,7 +52,7 @@ static void run_logits(model *m, int n_logits) {
                                     .weight = m->norm,
                                     .raw = m->tap != NULL ? b->y : NULL,
                                     .x = b->head_x,
-                                    .rows = b->logit_rows,
+                                    .rows = m->step_rows.sent.logit_row,
                                     .n_rows = n_logits,
                                     .n_streams = c->n_streams,
                                     .d = c->n_embd,
@@ -92,7 +92,7 @@ static void run_step(model *m, const batch_plan *plan, int n_logits) {
     const model_config *c = &m->config;
     uint64_t start = clock_mono_ns();
     engram_begin(m);
-    m->ops->embed(&m->k, &(embed_args){&m->embed, m->step_rows.token, m->b.h, m->b.pre,
+    m->ops->embed(&m->k, &(embed_args){&m->embed, m->step_rows.rows.token, m->b.h, m->b.pre,
                              m->step_rows.rows.n, c->n_streams});
     if (m->tap != NULL) {
         tap_embed(m);
@@ -107,6 +107,18 @@ static void run_step(model *m, const batch_plan *plan, int n_logits) {
         draft_feed_step(m, plan);
     }
     (void)lap(m, STEP_PART_DRAFT_FEED, start);
+}
+
+/* Results to where the caller reads them; the step is complete after it. */
+static void fetch_results(model *m, int n_logits) {
+    buffers *b = &m->b;
+    if (b->host.logits != b->logits) {
+        size_t n = (size_t)n_logits;
+        m->ops->copy(
+            &m->k, b->host.logits, b->logits, n * (size_t)m->config.n_vocab * sizeof(float));
+        m->ops->copy(&m->k, b->host.is_finite, b->is_finite, n);
+    }
+    m->ops->wait(&m->k);
 }
 
 /* Pending verify rows of the plan's slots go into the draft rings before new rows come. */
@@ -131,7 +143,7 @@ void model_prefetch(model *m, const batch_plan *plan) {
     for (int t = 0; t < m->config.n_engram; t++) {
         for (int i = 0; i < n; i++) {
             const int64_t *ids =
-                m->b.row_ids[t] + (size_t)i * (size_t)m->config.n_hashes + m->part.column0;
+                m->b.host.row_ids[t] + (size_t)i * (size_t)m->config.n_hashes + m->part.column0;
             m->store->ops->hint(m->store, t, ids, columns);
         }
     }
@@ -149,7 +161,9 @@ int model_step(model *m, const batch_plan *plan, step_result *out, err *e) {
     }
     feed_pending(m, plan);
     int n_logits = plan_fill(m, plan);
+    row_lists_send(m, &m->step_rows);
     run_step(m, plan, n_logits);
+    fetch_results(m, n_logits);
     if (m->k.rc != OK) {
         engram_abandon(m);
         if (e != NULL) {
@@ -160,9 +174,9 @@ int model_step(model *m, const batch_plan *plan, step_result *out, err *e) {
     advance_slots(m, plan);
     *out = (step_result){.n_rows = m->step_rows.rows.n,
         .n_logit_rows = n_logits,
-        .logits = m->b.logits,
-        .first_logit = m->b.first_logit,
-        .is_finite = m->b.is_finite};
+        .logits = m->b.host.logits,
+        .first_logit = m->b.host.first_logit,
+        .is_finite = m->b.host.is_finite};
     for (int i = 0; i < STEP_N_PARTS; i++) {
         out->part_ns[i] = m->part_ns[i];
     }

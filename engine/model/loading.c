@@ -32,14 +32,43 @@ static weight_name name_of(const loader *l, const char *fmt, ...) {
 
 /* ---- plain vectors ---- */
 
+/* Brings loaded bytes to memory of the back end; stops the loading when that fails. */
+static void send(loader *l, void *to, const void *from, size_t bytes) {
+    model *m = l->m;
+    if (l->rc != OK || to == from) {
+        return;
+    }
+    m->ops->copy(&m->k, to, from, bytes);
+    l->rc = m->k.rc;
+    if (l->rc != OK && l->e != NULL) {
+        *l->e = m->k.error;
+    }
+}
+
+/* Host memory to prepare bytes in that go to `to`: itself where the host can write there. */
+static void *stage(const loader *l, void *to, size_t bytes) {
+    return l->m->ops->is_host ? to : mem_alloc(bytes);
+}
+
+static void unstage(loader *l, void *to, void *staged, size_t bytes) {
+    send(l, to, staged, bytes);
+    if (staged != to) {
+        l->m->ops->wait(&l->m->k);
+        mem_free(staged);
+    }
+}
+
 static const float *load_floats(loader *l, const char *name, size_t n) {
     void *p = NULL;
     if (l->rc == OK) {
         l->rc = model_new_memory(l->m, n * sizeof(float), &p, l->e);
     }
-    if (l->rc == OK && p != NULL) {
-        l->rc = checkpoint_floats(l->m->ck, name, p, n, l->e);
+    if (l->rc != OK || p == NULL) {
+        return NULL;
     }
+    float *staged = stage(l, p, n * sizeof(float));
+    l->rc = checkpoint_floats(l->m->ck, name, staged, n, l->e);
+    unstage(l, p, staged, n * sizeof(float));
     return l->rc == OK ? p : NULL;
 }
 
@@ -49,7 +78,7 @@ static const float *load_vector(loader *l, const char *tail, int n) {
 
 /* ---- matrices ---- */
 
-static void keep_packed(model *m, exl3_linear *p) {
+static void keep_packed(model *m, const void *p) {
     if (m->n_packed == m->cap_packed) {
         m->cap_packed = m->cap_packed == 0 ? 256 : m->cap_packed * 2;
         m->packed = mem_realloc(m->packed, m->cap_packed * sizeof(*m->packed));
@@ -64,8 +93,8 @@ static void load_packed(loader *l, const linear_source *s, linear_weight *out) {
     if (m->is_dry) {
         return;
     }
-    exl3_linear *p = NULL;
-    l->rc = exl3_linear_new(&s->exl3, &p, l->e);
+    const void *p = NULL;
+    l->rc = m->ops->packed_new(&m->k, &s->exl3, &p, l->e);
     if (l->rc != OK) {
         return;
     }
@@ -92,18 +121,22 @@ static void convert_rows(loader *l, const linear_source *s, linear_weight *out) 
         return;
     }
     out->data = p;
+    size_t bytes = n_in * n_out * (is_exact_bf16 ? 2 : 4);
+    void *staged = stage(l, p, bytes);
     if (!is_exact_bf16) {
-        l->rc = linear_source_floats(s, p, l->e);
+        l->rc = linear_source_floats(s, staged, l->e);
+        unstage(l, p, staged, bytes);
         return;
     }
     float *row = mem_array(n_in, sizeof(float));
     for (size_t o = 0; o < n_out; o++) {
         linear_source_rows(s, (int)o, 1, row);
         for (size_t i = 0; i < n_in; i++) {
-            ((uint16_t *)p)[o * n_in + i] = bf16_from_float(row[i]);
+            ((uint16_t *)staged)[o * n_in + i] = bf16_from_float(row[i]);
         }
     }
     mem_free(row);
+    unstage(l, p, staged, bytes);
 }
 
 static void bind_source(loader *l, const linear_source *s, linear_weight *out) {
@@ -111,7 +144,7 @@ static void bind_source(loader *l, const linear_source *s, linear_weight *out) {
     bool is_packed = s->kind == LINEAR_EXL3 && s->exl3.in == s->in && s->exl3.out == s->out;
     if (is_packed && !l->m->options.has_float_exl3) {
         load_packed(l, s, out);
-    } else if (is_mappable(s)) {
+    } else if (l->m->ops->is_host && is_mappable(s)) {
         size_t size = s->dtype == ST_BF16 ? 2 : 4;
         out->form = s->dtype == ST_BF16 ? MATRIX_BF16 : MATRIX_F32;
         out->data = s->weight;
@@ -236,24 +269,34 @@ static void load_experts(loader *l, const layer_plan *p, block_weights *b) {
         load_expert(l, who, &b->experts[e]);
     }
     load_expert(l, "shared_experts", &b->shared);
+    if (l->rc == OK && !l->m->is_dry) {
+        l->rc = l->m->ops->expert_table(
+            &l->m->k, b->experts, p->n_experts, &b->shared, &b->expert_table, l->e);
+    }
 }
 
 static void load_engram(loader *l, block_weights *b) {
     const model_config *c = &l->m->config;
     int n = c->n_streams * c->n_embd;
     load_linear(l, "engram.wkv", &b->engram_kv);
-    const float *q = load_vector(l, "engram.q_weight", n);
-    const float *k = load_vector(l, "engram.k_weight", n);
+    size_t bytes = (size_t)n * sizeof(float);
     void *qk = NULL;
     if (l->rc == OK) {
-        l->rc = model_new_memory(l->m, (size_t)n * sizeof(float), &qk, l->e);
+        l->rc = model_new_memory(l->m, bytes, &qk, l->e);
     }
     if (l->rc != OK || qk == NULL) {
         return;
     }
-    for (int i = 0; i < n; i++) {
-        ((float *)qk)[i] = q[i] * k[i];
+    float *q = stage(l, qk, bytes), *k = mem_alloc(bytes);
+    l->rc = checkpoint_floats(l->m->ck, name_of(l, "engram.q_weight").text, q, (size_t)n, l->e);
+    if (l->rc == OK) {
+        l->rc = checkpoint_floats(l->m->ck, name_of(l, "engram.k_weight").text, k, (size_t)n, l->e);
     }
+    for (int i = 0; i < n; i++) {
+        q[i] *= k[i];
+    }
+    mem_free(k);
+    unstage(l, qk, q, bytes);
     b->engram_qk = qk;
 }
 
@@ -308,7 +351,7 @@ int model_load_weights(model *m, err *e) {
 
 void model_drop_weights(model *m) {
     for (size_t i = 0; i < m->n_packed; i++) {
-        exl3_linear_free(m->packed[i]);
+        m->ops->packed_free(m->packed[i]);
     }
     mem_free(m->packed);
     for (int i = 0; i < MODEL_MAX_LAYERS; i++) {

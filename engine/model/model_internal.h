@@ -26,6 +26,7 @@ typedef struct block_weights {
     const float *gate_bias;
     expert_weights *experts; /* [n_experts] */
     expert_weights shared;
+    void *expert_table;      /* the back end's */
     linear_weight engram_kv; /* Engram layers */
     const float *engram_qk;  /* [S][n_embd] */
 } block_weights;
@@ -71,17 +72,38 @@ typedef struct page_layout {
     size_t bytes;
 } page_layout;
 
-/* Per-row lists of one pass (backbone step, draft feed or draft block). */
+/* Lists that operators read, in memory of the back end. */
+typedef struct sent_lists {
+    const int32_t *closed_row, *closed_slot, *logit_row;
+    const int64_t *closed_group, *closed_pos;
+} sent_lists;
+
+/* Per-row lists of one pass (backbone step, draft feed or draft block). The host fills its arrays
+ * and row_lists_send brings them to the back end, where `rows` and `sent` point. */
 typedef struct row_lists {
     batch_rows rows;
+    sent_lists sent;
     int32_t *token, *slot, *span_row, *span_len; /* [max] */
     int64_t *pos, *span_pos;
     int n_closed; /* ratio 2 groups that close in this pass */
-    int32_t *closed_row, *closed_slot;
+    int32_t *closed_row, *closed_slot, *logit_row;
     int64_t *closed_group, *closed_pos;
-    int32_t *all_slot; /* ratio 1: every row closes its own group */
-    int64_t *all_group;
+    char *host, *back; /* where the arrays lie, the same offsets on both sides */
+    size_t bytes;
 } row_lists;
+
+/* The part of the work space that the host reads or writes. Where the back end's memory is the
+ * host's, results are read in place and the buffers for them are not made. */
+typedef struct host_buffers {
+    int64_t *row_ids[MODEL_MAX_ENGRAM]; /* [rows][n_hashes], all columns */
+    int64_t *local_ids;                 /* [rows][local columns] of one table */
+    uint8_t *records[MODEL_MAX_ENGRAM]; /* what the store fills */
+    int32_t *first_logit;
+    float *logits;
+    uint8_t *is_finite;
+    int32_t *draft_tokens, *draft_prev;
+    float *draft_confidence, *draft_logits;
+} host_buffers;
 
 /* Work space of a pass; sizes in buffers.c. */
 typedef struct buffers {
@@ -98,16 +120,14 @@ typedef struct buffers {
     void *moe_work;
     float *rope_a, *rope_b, *rope_pair;
     uint8_t *records[MODEL_MAX_ENGRAM];
-    int64_t *row_ids[MODEL_MAX_ENGRAM]; /* [rows][n_hashes], all columns */
-    int64_t *local_ids;                 /* [rows][local columns] of one table */
     float *engram_x, *engram_kv;
     float *taps; /* [rows][n_taps * n_embd] */
     float *feed_x, *feed_main;
     float *head_x, *logits, *logits_part;
-    int32_t *logit_rows, *first_logit;
     uint8_t *is_finite;
-    int32_t *draft_tokens, *draft_prev, *draft_pick;
+    int32_t *draft_prev, *draft_pick;
     float *draft_xe, *draft_confidence, *draft_logits, *draft_value;
+    host_buffers host;
 } buffers;
 
 struct model {
@@ -126,7 +146,7 @@ struct model {
     linear_weight embed, head;
     const float *norm;
     float *rope_frequency_a, *rope_frequency_b;
-    exl3_linear **packed; /* every packed matrix, to free */
+    const void **packed; /* every packed matrix, to free */
     size_t n_packed, cap_packed;
     void **owned; /* every block from ops->mem_new */
     size_t n_owned, cap_owned;
@@ -139,7 +159,7 @@ struct model {
     page_layout page_at;
     slot_state *slots;
     uint8_t *slot_slab, *pages;
-    int32_t *page_table; /* [n_slots][max_pages] */
+    int32_t *page_table, *host_page_table; /* [n_slots][max_pages] */
     int max_pages;
     int recent_cap;
     /* Engram */
@@ -155,6 +175,9 @@ struct model {
     model_tap tap;
     void *tap_user;
     float *tap_score; /* scores for the tap; made by model_set_tap */
+    char *tap_copy;   /* host copy of what a tap sees, where the back end is not the host */
+    size_t tap_bytes;
+    char *host_area; /* of lists and host_buffers */
 };
 
 /* ---- open.c, loading.c, buffers.c ---- */
@@ -170,6 +193,8 @@ int model_load_classes(model *m, err *e);
 void model_lay_out_state(model *m);
 /* Bytes of work space; with base set also places every buffer. */
 size_t model_lay_out_buffers(model *m, char *base);
+/* The same for the host's part, after model_lay_out_buffers; base NULL counts. */
+size_t model_lay_out_host(model *m, char *base);
 /* Rows whose index scores the work space holds at once. */
 int model_score_rows(const model *m);
 /* Draft stages are loaded and used. */
@@ -190,6 +215,8 @@ int plan_check(const model *m, const batch_plan *plan, err *e);
 int plan_fill(model *m, const batch_plan *plan);
 /* Rows that close a group, from the rows already listed. */
 void row_lists_close(row_lists *l);
+/* Brings filled lists to the back end. */
+void row_lists_send(model *m, row_lists *l);
 
 /* ---- engram.c ---- */
 
@@ -231,6 +258,7 @@ void draft_feed_step(model *m, const batch_plan *plan);
 /* ---- tap.c ---- */
 
 void tap_give(model *m, const tap_data *t);
+void tap_give_host(model *m, const tap_data *t);
 void tap_floats(model *m, const char *name, int layer, int n_cols, float *data);
 void tap_draft_floats(model *m, const char *name, int stage, int n_cols, float *data);
 void tap_embed(model *m);

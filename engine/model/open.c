@@ -38,10 +38,6 @@ static int resolve_options(model *m, const model_options *o, err *e) {
     if (r->rank < 0 || r->rank >= r->world || (r->world > 1 && r->exchange == NULL)) {
         return err_set(e, ERR_ARG, "rank %d of %d without an exchange", r->rank, r->world);
     }
-    if (r->backend != NULL && strcmp(r->backend, "cpu") != 0) {
-        return err_set(
-            e, ERR_UNSUPPORTED, "this build has no back end named %s; it has cpu", r->backend);
-    }
     return OK;
 }
 
@@ -64,6 +60,10 @@ static int prepare(model *m, const model_options *o, err *e) {
     if (o->dir == NULL) {
         return err_set(e, ERR_ARG, "no model folder was given");
     }
+    if (kernels_find(o->backend) == NULL) {
+        return err_set(e, ERR_UNSUPPORTED, "this program has no back end named %s", o->backend);
+    }
+    m->ops = kernels_find(o->backend);
     int rc = model_config_load(o->dir, &m->config, e);
     if (rc == OK) {
         m->options.without_drafts = o->without_drafts;
@@ -75,7 +75,6 @@ static int prepare(model *m, const model_options *o, err *e) {
     if (rc != OK) {
         return rc;
     }
-    m->ops = kernels_cpu();
     m->rank = m->options.rank;
     m->world = m->options.world;
     m->x = m->options.exchange;
@@ -163,10 +162,14 @@ static int make_rope(model *m, err *e) {
         return rc;
     }
     rope_yarn yarn = {c->yarn_factor, c->yarn_beta_fast, c->yarn_beta_slow, c->yarn_original};
+    float *table = mem_alloc(bytes);
     m->rope_frequency_a = a;
     m->rope_frequency_b = b;
-    rope_frequencies(c->rope_theta, c->d_rope, NULL, a);
-    rope_frequencies(c->compress_theta, c->d_rope, &yarn, b);
+    rope_frequencies(c->rope_theta, c->d_rope, NULL, table);
+    m->ops->copy(&m->k, a, table, bytes);
+    rope_frequencies(c->compress_theta, c->d_rope, &yarn, table);
+    m->ops->copy(&m->k, b, table, bytes);
+    mem_free(table);
     return OK;
 }
 
@@ -190,7 +193,11 @@ static int make_state(model *m, err *e) {
     m->slot_slab = slab;
     m->pages = pages;
     m->page_table = table;
+    m->host_page_table =
+        m->ops->is_host ? table : mem_array(slots * (size_t)m->max_pages, sizeof(int32_t));
     (void)model_lay_out_buffers(m, work);
+    m->host_area = mem_aligned(64, model_lay_out_host(m, NULL) + 64);
+    (void)model_lay_out_host(m, m->host_area);
     m->slots = mem_array(slots, sizeof(*m->slots));
     for (size_t i = 0; i < slots; i++) {
         m->slots[i].recent = mem_array((size_t)m->recent_cap, 4);
@@ -214,6 +221,7 @@ static void fill_memory(const model *m, size_t weight_bytes, model_memory_plan *
     out->slot_bytes = m->slot_at.bytes + (size_t)m->max_pages * sizeof(int32_t);
     out->slots_bytes = (size_t)o->n_slots * out->slot_bytes;
     out->scratch_bytes = model_lay_out_buffers(&copy, NULL);
+    out->scratch_bytes += model_lay_out_host(&copy, NULL);
     out->total_bytes = out->weight_bytes + out->engram_bytes + out->pages_bytes + out->slots_bytes +
                        out->scratch_bytes;
 }
@@ -222,6 +230,9 @@ int model_open(const model_options *options, model **out, err *e) {
     model *m = mem_alloc(sizeof(*m));
     *out = NULL;
     int rc = prepare(m, options, e);
+    if (rc == OK) {
+        rc = m->ops->open(&m->k, e);
+    }
     if (rc == OK) {
         rc = open_weights(m, e);
     }
@@ -263,7 +274,17 @@ void model_close(model *m) {
     mem_free(m->owned);
     model_drop_weights(m);
     mem_free(m->token_class);
-    mem_free(m->tap_score);
+    if (m->tap_score != NULL) {
+        m->ops->mem_free(m->tap_score);
+    }
+    mem_free(m->tap_copy);
+    mem_aligned_free(m->host_area);
+    if (m->host_page_table != m->page_table) {
+        mem_free(m->host_page_table);
+    }
+    if (m->ops != NULL) {
+        m->ops->close(&m->k);
+    }
     engram_store_close(m->own_store);
     checkpoint_close(m->ck);
     pool_free(m->k.workers);
@@ -303,5 +324,6 @@ void model_get_info(const model *m, model_info *out) {
     out->snapshot_bytes = model_snapshot_bytes(m);
     out->layout_hash = model_layout_hash(m);
     out->memory = m->memory;
-    snprintf(out->arithmetic, sizeof(out->arithmetic), "%s %s", m->ops->name, vec()->name);
+    snprintf(out->arithmetic, sizeof(out->arithmetic), "%s %s", m->ops->name,
+        m->ops->is_host ? vec()->name : "");
 }

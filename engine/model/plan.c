@@ -82,6 +82,16 @@ void row_lists_close(row_lists *l) {
     }
 }
 
+void row_lists_send(model *m, row_lists *l) {
+    l->rows.pos_bound = 0;
+    for (int i = 0; i < l->rows.n; i++) {
+        l->rows.pos_bound = l->pos[i] >= l->rows.pos_bound ? l->pos[i] + 1 : l->rows.pos_bound;
+    }
+    if (l->host != l->back) {
+        m->ops->copy(&m->k, l->back, l->host, l->bytes);
+    }
+}
+
 /* Tokens at positions pos, pos - 1, .. of a span's row; -1 before the start. */
 static void history_of(const model *m, const plan_span *s, int row, int32_t *history) {
     const slot_state *slot = &m->slots[s->slot];
@@ -112,7 +122,7 @@ static void fill_row(model *m, const plan_span *s, int first, int r) {
     int32_t history[MODEL_MAX_NGRAM];
     history_of(m, s, r, history);
     for (int t = 0; t < m->config.n_engram; t++) {
-        engram_hash(m, t, history, m->b.row_ids[t] + (size_t)i * (size_t)m->config.n_hashes);
+        engram_hash(m, t, history, m->b.host.row_ids[t] + (size_t)i * (size_t)m->config.n_hashes);
     }
 }
 
@@ -127,9 +137,9 @@ int plan_fill(model *m, const batch_plan *plan) {
             fill_row(m, s, first, r);
         }
         l->rows.n += s->n_rows;
-        m->b.first_logit[i] = n == 0 ? -1 : n_logits;
+        m->b.host.first_logit[i] = n == 0 ? -1 : n_logits;
         for (int r = 0; r < n; r++) {
-            m->b.logit_rows[n_logits++] = first + s->n_rows - n + r;
+            l->logit_row[n_logits++] = first + s->n_rows - n + r;
         }
     }
     row_lists_close(l);

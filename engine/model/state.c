@@ -20,6 +20,14 @@ static int check_slot(const model *m, int slot, err *e) {
     return err_set(e, ERR_ARG, "slot %d; there are %d", slot, m->options.n_slots);
 }
 
+/* The back end's error, if it has one. */
+static int give_error(const model *m, err *e) {
+    if (m->k.rc != OK && e != NULL) {
+        *e = m->k.error;
+    }
+    return m->k.rc;
+}
+
 void model_slot_reset(model *m, int slot) {
     CHECK(slot >= 0 && slot < m->options.n_slots);
     slot_state *s = &m->slots[slot];
@@ -47,11 +55,18 @@ int model_slot_pages(model *m, int slot, const int32_t *pages, int n, err *e) {
                 pages[i], m->options.n_pages);
         }
     }
-    if (n > 0) {
-        memcpy(m->page_table + (size_t)slot * (size_t)m->max_pages, pages, (size_t)n * 4);
-    }
+    size_t at = (size_t)slot * (size_t)m->max_pages;
     m->slots[slot].n_pages = n;
-    return OK;
+    if (n == 0) {
+        return OK;
+    }
+    memcpy(m->host_page_table + at, pages, (size_t)n * 4);
+    if (m->page_table == m->host_page_table) {
+        return OK;
+    }
+    m->k.rc = OK;
+    m->ops->copy(&m->k, m->page_table + at, pages, (size_t)n * 4);
+    return give_error(m, e);
 }
 
 static void set_len(slot_state *s, int64_t len) {
@@ -114,13 +129,14 @@ int model_slot_copy(model *m, int dst, int src, err *e) {
     slot_state *to = &m->slots[dst];
     int32_t *recent = to->recent;
     int n_pages = to->n_pages;
-    memcpy(m->slot_slab + (size_t)dst * m->slot_at.bytes,
+    m->k.rc = OK;
+    m->ops->copy(&m->k, m->slot_slab + (size_t)dst * m->slot_at.bytes,
         m->slot_slab + (size_t)src * m->slot_at.bytes, m->slot_at.bytes);
     memcpy(recent, from->recent, (size_t)m->recent_cap * sizeof(*recent));
     *to = *from;
     to->recent = recent;
     to->n_pages = n_pages;
-    return OK;
+    return give_error(m, e);
 }
 
 /* ---- snapshots ---- */
@@ -161,29 +177,42 @@ uint64_t model_layout_hash(const model *m) {
     return hash;
 }
 
+static void move(model *m, uint8_t *row, uint8_t *at, size_t bytes, bool is_load) {
+    m->ops->copy(&m->k, is_load ? row : at, is_load ? at : row, bytes);
+}
+
+/* Positions [first, end) of a ring; rows that lie side by side go together. */
+static void move_ring(
+    model *m, const kv_ring *ring, int slot, const int64_t range[2], uint8_t *at, bool is_load) {
+    for (int64_t p = range[0]; p < range[1];) {
+        int64_t n = ring->cap - p % ring->cap;
+        n = n > range[1] - p ? range[1] - p : n;
+        move(m, kv_ring_row(ring, slot, p), at, (size_t)n * ring->row_bytes, is_load);
+        at += (size_t)n * ring->row_bytes;
+        p += n;
+    }
+}
+
 /* Moves the private rows between a slot and a blob; is_load says which way. */
 static void move_rows(model *m, int slot, uint8_t *at, bool is_load) {
     const model_config *c = &m->config;
-    int64_t len = m->slots[slot].len;
+    int64_t len = m->slots[slot].len, missing = len < c->window ? c->window - len : 0;
+    m->k.rc = OK;
     for (int i = 0; i < n_rings(m); i++) {
         kv_ring ring = model_window_ring(m, i);
-        for (int64_t p = len - c->window; p < len; p++, at += ring.row_bytes) {
-            if (p < 0) {
-                continue;
-            }
-            uint8_t *row = kv_ring_row(&ring, slot, p);
-            memcpy(is_load ? row : at, is_load ? at : row, ring.row_bytes);
-        }
+        int64_t range[2] = {len - c->window + missing, len};
+        move_ring(m, &ring, slot, range, at + (size_t)missing * ring.row_bytes, is_load);
+        at += (size_t)c->window * ring.row_bytes;
         if (!has_tail(m, i)) {
             continue;
         }
         kv_ring tail = model_tail_ring(m, i);
         if (len > 0) {
-            uint8_t *row = kv_ring_row(&tail, slot, len - 1);
-            memcpy(is_load ? row : at, is_load ? at : row, tail.row_bytes);
+            move(m, kv_ring_row(&tail, slot, len - 1), at, tail.row_bytes, is_load);
         }
         at += tail.row_bytes;
     }
+    m->ops->wait(&m->k);
     for (int back = 1; back <= MODEL_MAX_NGRAM; back++, at += sizeof(int32_t)) {
         if (len < back) {
             continue;
@@ -215,7 +244,7 @@ int model_slot_save(model *m, int slot, void *blob, size_t size, err *e) {
     memset(blob, 0, model_snapshot_bytes(m));
     memcpy(blob, &head, sizeof(head));
     move_rows(m, slot, (uint8_t *)blob + sizeof(head), false);
-    return OK;
+    return give_error(m, e);
 }
 
 int model_slot_load(model *m, int slot, const void *blob, size_t size, err *e) {
@@ -239,7 +268,7 @@ int model_slot_load(model *m, int slot, const void *blob, size_t size, err *e) {
     s->len = s->high = s->floor = s->final_len = s->fed_len = head.len;
     /* The blob is only read in this direction. */
     move_rows(m, slot, (uint8_t *)(uintptr_t)blob + sizeof(head), true);
-    return OK;
+    return give_error(m, e);
 }
 
 /* ---- pages ---- */
@@ -253,18 +282,22 @@ static int check_page(const model *m, int page, err *e) {
 
 int model_page_read(model *m, int page, void *out, err *e) {
     int rc = check_page(m, page, e);
-    if (rc == OK) {
-        memcpy(out, m->pages + (size_t)page * m->page_at.bytes, m->page_at.bytes);
+    if (rc != OK) {
+        return rc;
     }
-    return rc;
+    m->k.rc = OK;
+    m->ops->fetch(&m->k, out, m->pages + (size_t)page * m->page_at.bytes, m->page_at.bytes);
+    return give_error(m, e);
 }
 
 int model_page_write(model *m, int page, const void *data, err *e) {
     int rc = check_page(m, page, e);
-    if (rc == OK) {
-        memcpy(m->pages + (size_t)page * m->page_at.bytes, data, m->page_at.bytes);
+    if (rc != OK) {
+        return rc;
     }
-    return rc;
+    m->k.rc = OK;
+    m->ops->copy(&m->k, m->pages + (size_t)page * m->page_at.bytes, data, m->page_at.bytes);
+    return give_error(m, e);
 }
 
 int model_page_copy(model *m, int dst, int src, err *e) {
@@ -272,9 +305,11 @@ int model_page_copy(model *m, int dst, int src, err *e) {
     if (rc == OK) {
         rc = check_page(m, src, e);
     }
-    if (rc == OK && dst != src) {
-        memcpy(m->pages + (size_t)dst * m->page_at.bytes, m->pages + (size_t)src * m->page_at.bytes,
-            m->page_at.bytes);
+    if (rc != OK || dst == src) {
+        return rc;
     }
-    return rc;
+    m->k.rc = OK;
+    m->ops->copy(&m->k, m->pages + (size_t)dst * m->page_at.bytes,
+        m->pages + (size_t)src * m->page_at.bytes, m->page_at.bytes);
+    return give_error(m, e);
 }

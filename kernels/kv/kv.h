@@ -66,6 +66,7 @@ typedef struct batch_rows {
     const int32_t *span_row; /* step row of the span's first row */
     const int64_t *span_pos; /* its position */
     const int32_t *span_len;
+    int64_t pos_bound; /* above every pos: back ends size their grids by it */
 } batch_rows;
 
 typedef struct kv_pack_args {

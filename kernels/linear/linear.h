@@ -15,7 +15,7 @@ typedef struct linear_weight {
     int n_in, n_out;
     const void *data; /* plain: [n_out][row_stride] elements, first n_in used */
     size_t row_stride;
-    const exl3_linear *packed; /* MATRIX_EXL3 */
+    const void *packed; /* MATRIX_EXL3: made by the back end's packed_new */
 } linear_weight;
 
 /* Input row i is x + (x_rows ? x_rows[i] : i) * x_stride, output row i is y + i * y_stride. n_rows

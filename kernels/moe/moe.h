@@ -41,7 +41,8 @@ typedef struct moe_args {
     float *out; /* [n][d], fp32 sum */
     int n_rows, n_experts, n_used, d, n_ff;
     float limit;
-    void *work; /* moe_work_bytes, 64-byte aligned */
+    void *work;        /* moe_work_bytes, 64-byte aligned */
+    const void *table; /* of the back end, for these experts */
 } moe_args;
 size_t moe_work_bytes(int n_rows, int n_experts, int n_used, int d, int n_ff);
 /* Most jobs of one linear run inside. */

@@ -1,0 +1,98 @@
+/* The CUDA back end behind kernels.h: its context and its operators. The operators have the
+ * arguments and formulas of their CPU forms; all pointers are device memory, except batch-independent
+ * structs (jobs, weights) which the launchers read on the host. Results of a row never depend on the
+ * other rows of the pass; sums run in a fixed order of their own, so they agree with the CPU within
+ * rounding, and EXL3 linears bit for bit given the same input. Operators launch on the stream of the
+ * context, allocate nothing and never wait. One thread at a time. */
+#ifndef TANDEM_KERNELS_CUDA_OPS_H
+#define TANDEM_KERNELS_CUDA_OPS_H
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "kernels/cuda_check.h"
+#include "kernels/kernels.h"
+
+enum { CUDA_STAGING_BYTES = 8 << 20, CUDA_SLAB_BYTES = 256 << 20 };
+
+/* What kernel_context.device points to. */
+typedef struct cuda_device {
+    cudaStream_t stream;
+    int id, n_sms, shared_bytes; /* shared memory one block may ask for */
+    char *staging;               /* pinned ring for copies from the host */
+    size_t staging_at;
+    char *slab; /* weights are cut from slabs: one allocation for many matrices */
+    size_t slab_left;
+    void **slabs;
+    size_t n_slabs, cap_slabs;
+    int is_capturing;
+} cuda_device;
+
+/* The device of a context. */
+static inline cuda_device *cuda_of(kernel_context *k) {
+    return (cuda_device *)k->device;
+}
+
+/* Zeroed-later device memory for weights that lives until the context is closed; NULL when there is
+ * none left. 256-byte aligned. */
+void *cuda_slab_take(cuda_device *d, size_t bytes);
+
+/* ---- operators ---- */
+
+void embed_cuda(kernel_context *k, const embed_args *a);
+void lookup_cuda(kernel_context *k, const lookup_args *a);
+void gather_cuda(kernel_context *k, const gather_args *a);
+void rmsnorm_cuda(kernel_context *k, const rmsnorm_args *a);
+void linear_cuda(kernel_context *k, const linear_args *a);
+void rope_table_cuda(kernel_context *k, const rope_table_args *a);
+void rope_cuda(kernel_context *k, const rope_args *a);
+void mhc_mix_cuda(kernel_context *k, const mhc_mix_args *a);
+void mhc_collapse_cuda(kernel_context *k, const mhc_collapse_args *a);
+void mhc_expand_cuda(kernel_context *k, const mhc_expand_args *a);
+void mhc_mean_cuda(kernel_context *k, const mhc_mean_args *a);
+void kv_pack_cuda(kernel_context *k, const kv_pack_args *a);
+void kv_unpack_cuda(kernel_context *k, const kv_unpack_args *a);
+void kv_ring_write_cuda(kernel_context *k, const kv_ring_write_args *a);
+void kv_page_write_cuda(kernel_context *k, const kv_page_write_args *a);
+void compress_pair_cuda(kernel_context *k, const compress_args *a);
+void compress_tail_write_cuda(kernel_context *k, const compress_args *a);
+void indexer_cuda(kernel_context *k, const indexer_args *a);
+void attn_cuda(kernel_context *k, const attn_args *a);
+void router_cuda(kernel_context *k, const router_args *a);
+void moe_cuda(kernel_context *k, const moe_args *a);
+void engram_decode_cuda(kernel_context *k, const engram_decode_args *a);
+void engram_gate_cuda(kernel_context *k, const engram_gate_args *a);
+void finite_cuda(kernel_context *k, const finite_args *a);
+void argmax_cuda(kernel_context *k, const argmax_args *a);
+void add_cuda(kernel_context *k, const add_args *a);
+void join_cuda(kernel_context *k, const join_args *a);
+void round_cuda(kernel_context *k, float *x, size_t n);
+
+/* Work space of one moe_cuda run; the device table of a layer's experts. */
+size_t moe_cuda_work_bytes(int n_rows, int n_experts, int n_used, int d, int n_ff);
+int moe_cuda_table_new(kernel_context *k, const expert_weights *experts, int n,
+    const expert_weights *shared, void **out, err *e);
+/* A packed matrix in device memory; the handle is host memory, freed with linear_cuda_packed_free. */
+int linear_cuda_packed_new(kernel_context *k, const exl3_matrix *m, const void **out, err *e);
+void linear_cuda_packed_free(const void *packed);
+/* Bytes of kernel_context.scratch that linear_cuda and moe_cuda need. */
+size_t linear_cuda_scratch_bytes(int n_jobs, int n_rows, int max_in, int max_out);
+
+/* The back end's table. */
+const kernels *kernels_cuda(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* Launches a kernel on the context's stream and keeps the first error under the operator's name. */
+#define CUDA_RUN(k, what, kernel, grid, block, shared, ...)                                        \
+    do {                                                                                           \
+        kernel<<<(grid), (block), (shared), cuda_of(k)->stream>>>(__VA_ARGS__);                    \
+        (k)->rc = CUDA_LAUNCHED(&(k)->error, (what));                                              \
+    } while (0)
+
+#endif
