@@ -119,6 +119,7 @@ void transcript_layout(app *a, int columns, int n_shown) {
         s->selected = a->chat.n_views - 1;
     } else if (has_moved && !s->is_following) use_anchor(a);
     if (s->is_following || s->top > last_top(a)) s->top = last_top(a);
+    if (s->is_following && a->is_input_focused) s->selected = a->chat.n_views - 1;
     if (s->top < 0) s->top = 0;
     if (s->selected >= a->chat.n_views) s->selected = a->chat.n_views - 1;
 }

@@ -261,6 +261,11 @@ static void plain_csi(vt *t, char final, const int *p, int n) {
     case 'r':
         t->top = a - 1;
         t->bottom = n > 1 && p[1] > 0 ? p[1] - 1 : t->n_rows - 1;
+        /* A region for the size before a resize means the whole screen. */
+        if (t->bottom >= t->n_rows || t->top >= t->bottom) {
+            t->top = 0;
+            t->bottom = t->n_rows - 1;
+        }
         move_to(t, 0, 0);
         break;
     case 'c':
