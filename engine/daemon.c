@@ -24,6 +24,7 @@
 #include "engine/base/thread.h"
 #include "engine/base/version.h"
 #include "engine/model/model.h"
+#include "engine/run/canary.h"
 #include "engine/run/memory.h"
 #include "engine/run/run.h"
 #include "engine/text/tokenizer.h"
@@ -433,6 +434,25 @@ static int load_tokenizer(daemon_state *d, const model_config *c, err *e) {
     return rc;
 }
 
+/* The first reply, before ready: "Hello" as a user would send it. */
+static int greet(daemon_state *d, err *e) {
+    control_ids c = tokenizer_controls(d->tokenizer);
+    const int32_t heads[] = {c.bos, c.user};
+    const int32_t tails[] = {c.assistant, c.think_close};
+    text_span span = {.text = "Hello", .len = 5};
+    token_list prompt = {0};
+    for (int i = 0; i < 2; i++) {
+        if (heads[i] >= 0) token_list_push(&prompt, heads[i]);
+    }
+    int rc = tokenizer_encode(d->tokenizer, span, &prompt, e);
+    for (int i = 0; i < 2; i++) {
+        if (tails[i] >= 0) token_list_push(&prompt, tails[i]);
+    }
+    if (rc == OK) rc = run_canary(&d->source, prompt.ids, (int32_t)prompt.len, e);
+    token_list_release(&prompt);
+    return rc;
+}
+
 static int load(daemon_state *d, err *e) {
     model_config *c = mem_alloc(sizeof *c);
     model_options mo;
@@ -447,6 +467,8 @@ static int load(daemon_state *d, err *e) {
     mem_free(c);
     if (rc != OK) return rc;
     source_from_model(d->model, &d->source);
+    rc = greet(d, e);
+    if (rc != OK) return rc;
     run_options ro = {.source = &d->source,
         .queue_cap = (int32_t)d->o.queue,
         .no_drafts = d->o.no_drafts,
@@ -624,19 +646,15 @@ int main(int argc, char **argv) {
     err e = ERR_INIT;
     bool is_done = false;
     int rc = read_options(argc, argv, &d.o, &is_done, &e);
-    if (rc != OK) {
-        fprintf(stderr, "tandemd: %s\n", e.msg);
-        return EXIT_CODE_USAGE;
-    }
-    if (!is_done) {
+    int code = rc == OK ? EXIT_CODE_OK : EXIT_CODE_USAGE;
+    if (rc == OK && !is_done) {
         rc = set_signals(&e);
         if (rc == OK) rc = open_log(&d.o, &e);
         if (rc == OK) rc = prepare(&d, &e);
         if (rc == OK) rc = serve(&d, &e);
-        if (rc != OK) {
-            fprintf(stderr, "tandemd: %s\n", e.msg);
-        }
+        code = exit_code(rc);
     }
+    if (rc != OK) fprintf(stderr, "tandemd: %s\n", e.msg);
     clean_up(&d);
-    return exit_code(rc);
+    return code;
 }
