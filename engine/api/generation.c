@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/api/api_internal.h"
+#include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/run/think_guide.h"
 #include "engine/text/stop.h"
@@ -297,10 +298,26 @@ void generation_result(const generation *g, gen_result *out) {
     ticket_progress(g->ticket, &out->progress);
 }
 
+static void log_end(const generation *g, const run_progress *p) {
+    double seconds = p->last_ns > p->first_ns ? (double)(p->last_ns - p->first_ns) / 1e9 : 0.0;
+    double first_ms = p->first_ns != 0 ? (double)(p->first_ns - p->submit_ns) / 1e6 : -1.0;
+    LOG(LOG_INFO, "api", "reply ended",
+        "id=%s end=%s prompt=%d cached=%d tokens=%d first_ms=%.1f tokens_per_s=%.1f drafted=%lld"
+        " kept=%lld",
+        g->q.id,
+        g->failure != NULL ? "error"
+        : g->is_cancelled  ? "cancelled"
+                           : g->finish_reason,
+        p->n_prompt, p->n_cached, p->n_generated, first_ms,
+        seconds > 0.0 ? (double)(p->n_generated - 1) / seconds : 0.0, (long long)p->n_drafted,
+        (long long)p->n_accepted);
+}
+
 void generation_measure(const generation *g) {
     api_metrics *m = &g->q.a->metrics;
     run_progress p;
     ticket_progress(g->ticket, &p);
+    log_end(g, &p);
     metric_add(m->reasoning_tokens, (double)g->n_reasoning);
     if (p.start_ns == 0) return;
     metric_observe(m->queue, (double)(p.start_ns - p.submit_ns) / 1e9);

@@ -492,6 +492,71 @@ static void large_bodies_are_refused(void **state) {
     stub_server_stop(&s);
 }
 
+static void while_loading_it_says_so(void **state) {
+    (void)state;
+    char text[32];
+    wire_answer a;
+    stub_server_options o = options(hello_pieces, 4);
+    stub_server s;
+    o.starts_loading = true;
+    stub_server_start(&s, &o);
+    json *v = ask_json(&s, "/ready", NULL, 503);
+    assert_string_equal(TEXT_AT(v, "status"), "loading");
+    json_free(v);
+    v = ask_json(&s, "/tandem/v1/state", NULL, 200);
+    assert_string_equal(TEXT_AT(v, "state"), "loading");
+    assert_true(json_is_null(json_get(json_get(v, "model"), "context")));
+    json_free(v);
+    json_free(ask_json(&s, "/health", NULL, 200));
+    json_free(ask_json(&s, "/v1/models", NULL, 503));
+    ask(&s, "POST", "/v1/chat/completions", "{" HELLO "}", &a);
+    assert_int_equal(a.status, 503);
+    wire_header(&a, "Retry-After", text, sizeof text);
+    assert_string_equal(text, "1");
+    assert_non_null(strstr(buf_cstr(&a.body), "\"loading\""));
+    wire_answer_release(&a);
+    stub_server_attach(&s, &o);
+    json_free(ask_json(&s, "/ready", NULL, 200));
+    json_free(ask_json(&s, "/v1/chat/completions", "{" HELLO "}", 200));
+    stub_server_stop(&s);
+}
+
+/* Idle connections and slow senders do not hold up the others. */
+static void idle_and_slow_clients_disturb_nobody(void **state) {
+    (void)state;
+    enum { N_IDLE = 200, N_SLOW = 50 };
+    static wire idle[N_IDLE];
+    static wire slow[N_SLOW];
+    const char *head =
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 999\r\n\r\n{";
+    stub_server_options o = options(hello_pieces, 4);
+    stub_server s;
+    stub_server_start(&s, &o);
+    for (int i = 0; i < N_IDLE; i++) {
+        wire_open_unix(&idle[i], s.socket_path);
+        assert_true(idle[i].fd >= 0);
+    }
+    for (int i = 0; i < N_SLOW; i++) {
+        wire_open_unix(&slow[i], s.socket_path);
+        wire_send(&slow[i], head, strlen(head));
+    }
+    for (int i = 0; i < 20; i++) {
+        json_free(ask_json(&s, "/v1/chat/completions", "{" HELLO "}", 200));
+    }
+    wire_answer a;
+    wire_request(&idle[N_IDLE - 1], "GET", "/health", "", NULL);
+    wire_read(&idle[N_IDLE - 1], &a, 5000);
+    assert_int_equal(a.status, 200);
+    wire_answer_release(&a);
+    for (int i = 0; i < N_IDLE; i++) {
+        wire_close(&idle[i]);
+    }
+    for (int i = 0; i < N_SLOW; i++) {
+        wire_close(&slow[i]);
+    }
+    stub_server_stop(&s);
+}
+
 static void the_endpoint_is_switched(void **state) {
     (void)state;
     int64_t port = 0;
@@ -527,6 +592,8 @@ int main(void) {
         cmocka_unit_test(a_lost_peer_is_not_ready),
         cmocka_unit_test(quiet_streams_carry_comments),
         cmocka_unit_test(large_bodies_are_refused),
+        cmocka_unit_test(while_loading_it_says_so),
+        cmocka_unit_test(idle_and_slow_clients_disturb_nobody),
         cmocka_unit_test(the_endpoint_is_switched),
     };
     tok = stub_tokenizer_open();

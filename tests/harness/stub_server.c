@@ -60,9 +60,19 @@ void stub_server_start(stub_server *s, const stub_server_options *o) {
         .n_slots = stub_source(s->source)->info.n_slots,
         .keep_alive_ms = o->keep_alive_ms,
         .max_body_bytes = o->max_body_bytes};
+    if (o->starts_loading) ao.run = NULL;
     if (api_open(&ao, fd, &s->api, &e) != OK) die("api_open", e.msg);
     if (api_endpoint(s->api, true, "127.0.0.1", 0, &e) != OK) die("api_endpoint", e.msg);
     s->port = api_endpoint_port(s->api);
+}
+
+void stub_server_attach(stub_server *s, const stub_server_options *o) {
+    const source_info *info = &stub_source(s->source)->info;
+    api_engine engine = {.run = s->run,
+        .tokenizer = o->tokenizer,
+        .max_context = info->max_context,
+        .n_slots = info->n_slots};
+    api_attach(s->api, &engine);
 }
 
 void stub_server_stop(stub_server *s) {

@@ -22,12 +22,14 @@ typedef struct stub_server_options {
     int32_t keep_alive_ms;
     size_t max_body_bytes;
     int32_t queue_cap;
+    bool starts_loading; /* without the run until stub_server_attach */
 } stub_server_options;
 
 /* A tokenizer with the chat protocol's tokens: the demo model's. NULL if there is none here. */
 tokenizer *stub_tokenizer_open(void);
 /* Ends the program with a message if it can not start. */
 void stub_server_start(stub_server *s, const stub_server_options *o);
+void stub_server_attach(stub_server *s, const stub_server_options *o);
 void stub_server_stop(stub_server *s);
 
 #endif
