@@ -14,6 +14,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#ifdef TANDEM_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
 #include "engine/api/api.h"
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
@@ -28,6 +32,7 @@
 #include "engine/run/memory.h"
 #include "engine/run/run.h"
 #include "engine/text/tokenizer.h"
+#include "kernels/kernels.h"
 
 /* Exit codes, the same for all programs. */
 enum { EXIT_CODE_OK = 0, EXIT_CODE_USAGE = 2, EXIT_CODE_REFUSED = 20, EXIT_CODE_INTERNAL = 50 };
@@ -41,10 +46,11 @@ enum { EXIT_CODE_OK = 0, EXIT_CODE_USAGE = 2, EXIT_CODE_REFUSED = 20, EXIT_CODE_
 #define FULL_MODEL_LAYERS 40
 
 typedef struct daemon_options {
-    buf model_dir, socket_path, log_path;
+    buf model_dir, socket_path, log_path, backend;
     bool is_builtin; /* no --model: the built-in demo model */
     int64_t n_slots, context, n_threads, n_pages, queue, drain_s, reserve_mib, port;
-    char address[64]; /* "" : no TCP endpoint */
+    char address[64];          /* "" : no TCP endpoint */
+    double temperature, top_p; /* below 0: not given */
     bool thinks, is_strict_model, no_drafts;
     log_level level;
 } daemon_options;
@@ -87,9 +93,12 @@ static const char usage[] =
     "  --slots N           streams at once, 1 to 32 (default 4)\n"
     "  --context N         window of a stream in tokens (default: the model's, at most 1048576)\n"
     "  --pages N           KV pages of 128 tokens (default: enough for all slots)\n"
+    "  --backend NAME      what computes: cpu, or cuda where it is built in (default cpu)\n"
     "  --threads N         worker threads of the CPU engine (default: one per core)\n"
     "  --queue N           requests that may wait (default 64)\n"
     "  --thinking on|off   what a request that does not say gets (default off)\n"
+    "  --temperature T     for requests that name none, 0 to 2 (default 1, demo model 0)\n"
+    "  --top-p P           for requests that name none, 0 to 1 (default 1, thinking 0.95)\n"
     "  --no-drafts         decode without drafting\n"
     "  --strict-model      refuse other model names with 404\n"
     "  --reserve MIB       memory to keep free (default by machine size)\n"
@@ -106,6 +115,9 @@ enum {
     OPT_SOCKET,
     OPT_LISTEN,
     OPT_THINKING,
+    OPT_TEMPERATURE,
+    OPT_TOP_P,
+    OPT_BACKEND,
     OPT_NO_DRAFTS,
     OPT_STRICT,
     OPT_LOG,
@@ -164,6 +176,11 @@ static int take_switch(const char *name, const char *text, bool *out, err *e) {
     return err_set(e, ERR_ARG, "--%s is '%s'; it must be on or off", name, text);
 }
 
+static int take_real(const char *name, const char *text, double max, double *out, err *e) {
+    if (parse_double(text, out) == OK && *out >= 0.0 && *out <= max) return OK;
+    return err_set(e, ERR_ARG, "--%s is '%s'; it must be a number from 0 to %g", name, text, max);
+}
+
 static int take_option(daemon_options *o, int opt, const char *text, err *e) {
     if (opt >= OPT_NUMBER) return take_number(o, &numbers[opt - OPT_NUMBER], text, e);
     switch (opt) {
@@ -180,6 +197,13 @@ static int take_option(daemon_options *o, int opt, const char *text, err *e) {
         return take_listen(o, text, e);
     case OPT_THINKING:
         return take_switch("thinking", text, &o->thinks, e);
+    case OPT_TEMPERATURE:
+        return take_real("temperature", text, 2.0, &o->temperature, e);
+    case OPT_TOP_P:
+        return take_real("top-p", text, 1.0, &o->top_p, e);
+    case OPT_BACKEND:
+        buf_reset(&o->backend);
+        return buf_puts(&o->backend, text);
     case OPT_LOG_LEVEL:
         if (log_level_parse(text, &o->level) == OK) return OK;
         return err_set(
@@ -200,6 +224,9 @@ static void fill_long_options(struct option out[]) {
         {"socket", required_argument, NULL, OPT_SOCKET},
         {"listen", required_argument, NULL, OPT_LISTEN},
         {"thinking", required_argument, NULL, OPT_THINKING},
+        {"temperature", required_argument, NULL, OPT_TEMPERATURE},
+        {"top-p", required_argument, NULL, OPT_TOP_P},
+        {"backend", required_argument, NULL, OPT_BACKEND},
         {"no-drafts", no_argument, NULL, OPT_NO_DRAFTS},
         {"strict-model", no_argument, NULL, OPT_STRICT}, {"log", required_argument, NULL, OPT_LOG},
         {"log-level", required_argument, NULL, OPT_LOG_LEVEL},
@@ -211,6 +238,22 @@ static void fill_long_options(struct option out[]) {
         out[n++] = (struct option){numbers[i].name, required_argument, NULL, OPT_NUMBER + i};
     }
     out[n] = (struct option){0};
+}
+
+/* Which parts this build holds; the lines are read by tandem --version as well. */
+static void print_version(void) {
+    printf("tandemd %s (%s)\n", TANDEM_VERSION, version_build_id());
+    printf("engine: %s\n", kernels_find("cuda") != NULL ? "CUDA" : "CPU");
+#ifdef CUDART_VERSION
+    printf("CUDA: %d.%d\n", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+#else
+    puts("CUDA: absent");
+#endif
+#ifdef NCCL_MAJOR
+    printf("NCCL: %d.%d.%d\n", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+#else
+    puts("NCCL: absent");
+#endif
 }
 
 /* *is_done: the program has said what was asked for and ends well. */
@@ -233,7 +276,7 @@ static int read_options(int argc, char **argv, daemon_options *o, bool *is_done,
             if (opt == OPT_HELP) {
                 fputs(usage, stdout);
             } else {
-                printf("tandemd %s (%s)\n", TANDEM_VERSION, version_build_id());
+                print_version();
             }
             return OK;
         }
@@ -387,6 +430,7 @@ static void fill_model_options(const daemon_state *d, const model_config *c, mod
     int64_t pages = d->o.n_pages;
     if (pages == 0) pages = d->o.n_slots * ((context + PAGE_TOKENS - 1) / PAGE_TOKENS);
     *out = (model_options){.dir = buf_cstr(&d->o.model_dir),
+        .backend = d->o.backend.len > 0 ? buf_cstr(&d->o.backend) : NULL,
         .world = 1,
         .n_threads = (int)d->o.n_threads,
         .n_slots = (int)d->o.n_slots,
@@ -488,6 +532,9 @@ static int start_api(daemon_state *d, err *e) {
         .build = version_build_id(),
         .is_demo = d->is_demo,
         .thinks_by_default = d->o.thinks,
+        .default_temperature =
+            (float)(d->o.temperature < 0.0 && d->is_demo ? 0.0 : d->o.temperature),
+        .default_top_p = (float)d->o.top_p,
         .is_strict_model = d->o.is_strict_model,
         .on_shutdown = on_shutdown};
     int fd = d->listen_fd;
@@ -595,6 +642,7 @@ static void clean_up(daemon_state *d) {
     buf_release(&d->o.model_dir);
     buf_release(&d->o.socket_path);
     buf_release(&d->o.log_path);
+    buf_release(&d->o.backend);
 }
 
 static int set_signals(err *e) {
@@ -642,6 +690,8 @@ int main(int argc, char **argv) {
             .queue = 64,
             .drain_s = DRAIN_S_DEFAULT,
             .reserve_mib = -1,
+            .temperature = -1.0,
+            .top_p = -1.0,
             .level = LOG_INFO}};
     err e = ERR_INIT;
     bool is_done = false;

@@ -34,7 +34,9 @@ typedef struct api_options {
     const char *build; /* build id */
     bool is_demo;
     bool thinks_by_default;
-    bool is_strict_model; /* an unknown model name is a 404 */
+    float default_temperature; /* for requests that name none; below 0: 1.0 */
+    float default_top_p;       /* for requests that name none; below 0: as chat.md 9 */
+    bool is_strict_model;      /* an unknown model name is a 404 */
     int64_t max_context;
     int32_t n_slots;
     int32_t keep_alive_ms;   /* comment lines in quiet streams; 0: 5000 */

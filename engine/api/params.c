@@ -303,9 +303,15 @@ void params_release(gen_params *p) {
     p->bias = NULL;
 }
 
-void params_default(gen_params *p, bool is_thinking) {
+void params_default(const api *a, gen_params *p, bool is_thinking) {
+    if (!p->has_temperature && a->options.default_temperature >= 0.0f) {
+        p->sampling.temperature = a->options.default_temperature;
+    }
     if (!p->has_top_p && is_thinking) {
         p->sampling.top_p = TOP_P_THINKING;
+    }
+    if (!p->has_top_p && a->options.default_top_p >= 0.0f) {
+        p->sampling.top_p = a->options.default_top_p;
     }
     if (!p->has_seed) {
         rand_secret(&p->sampling.seed, sizeof p->sampling.seed);

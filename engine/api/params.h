@@ -41,7 +41,8 @@ struct gen_params {
  * ERR_ARG returned; params_release is due either way. */
 int params_read(const api *a, const json *body, gen_params *out, api_error *e);
 void params_release(gen_params *p);
-/* Fills what the client left open: temperature, top_p by mode (chat.md 9), a random seed. */
-void params_default(gen_params *p, bool is_thinking);
+/* Fills what the client left open: temperature and top_p (the server's defaults, else by mode as
+ * chat.md 9 says), a random seed. */
+void params_default(const api *a, gen_params *p, bool is_thinking);
 
 #endif

@@ -55,7 +55,7 @@ static int prepare(chat_reply *r, http_request *q, int32_t *max_tokens, api_erro
         rc = chat_prompt_encode(&r->prompt, a->options.tokenizer, false, &r->tokens, &why);
     }
     if (rc != OK) return api_from_err(e, &why);
-    params_default(&r->params, r->prompt.is_thinking);
+    params_default(a, &r->params, r->prompt.is_thinking);
     return api_check_window(a, r->tokens.len, &r->params, max_tokens, e);
 }
 

@@ -148,6 +148,8 @@ void route_props(http_request *q) {
     json_w_ki64(&w, "max_context", a->options.max_context);
     json_w_ki64(&w, "slots", a->options.n_slots);
     json_w_kbool(&w, "thinks_by_default", a->options.thinks_by_default);
+    float temperature = a->options.default_temperature;
+    json_w_kdouble(&w, "default_temperature", temperature >= 0.0f ? (double)temperature : 1.0);
     json_w_key(&w, "effort_budgets");
     json_w_object(&w);
     static const char *const names[] = {

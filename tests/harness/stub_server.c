@@ -56,6 +56,8 @@ void stub_server_start(stub_server *s, const stub_server_options *o) {
         .build = "test",
         .is_demo = true,
         .thinks_by_default = o->thinks_by_default,
+        .default_temperature = -1.0f,
+        .default_top_p = -1.0f,
         .max_context = stub_source(s->source)->info.max_context,
         .n_slots = stub_source(s->source)->info.n_slots,
         .keep_alive_ms = o->keep_alive_ms,
