@@ -34,7 +34,8 @@ void screen_open(screen_test *t, const screen_setup *s) {
 
 static const char *program(void) {
     static char path[512];
-    const char *build = getenv("BUILD_DIR");
+    const char *build = getenv("BUILD_DIR"); /* of make test */
+    if (build == NULL) build = getenv("OUT"); /* of make bench */
     snprintf(path, sizeof path, "%s/tandem", build != NULL ? build : "build");
     return path;
 }
