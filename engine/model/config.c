@@ -73,7 +73,7 @@ static const config_key engram_keys[] = {
         KEY_NEEDED),
     KEY("engram_n_heads", "engram_n_heads", KEY_INT, engram_heads, 1, MODEL_MAX_HASHES, KEY_NEEDED),
     KEY("engram_head_dim", "engram_head_dim", KEY_INT, d_engram, 32, 4096, KEY_NEEDED),
-    KEY("engram_vocab_size", "engram_vocab_size", KEY_I64, engram_vocab, 2, 1e12, KEY_NEEDED),
+    KEY("engram_vocab_size", "engram_vocab_size", KEY_I64, engram_vocab, 2, 1e9, KEY_NEEDED),
     KEY("engram_pad_token_id", "engram_pad_id", KEY_INT, engram_pad_id, 0, 1 << 24, KEY_NEEDED),
     KEY("engram_compressed_vocab_size", "engram_compressed_vocab_size", KEY_INT, n_classes, 1,
         1 << 24, KEY_NEEDED),

@@ -268,6 +268,71 @@ static void check_snapshots(bench *b) {
         b, "snapshot with an open group at 77", snapshot_equal(b, 77), "other logits or drafts");
 }
 
+/* ---- one bad stream beside good ones ---- */
+
+/* Puts a NaN into the first row of the step at the input of layer 1. */
+static void poison(void *user, const tap_data *t) {
+    (void)user;
+    if (!t->is_draft && t->layer == 1 && strcmp(t->name, "attn_in") == 0) {
+        ((float *)t->data)[3] = NAN;
+    }
+}
+
+static void check_poison(bench *b) {
+    plan_span spans[3];
+    step_result out;
+    err e = ERR_INIT;
+    size_t vocab = (size_t)b->c->n_vocab;
+    for (int s = 0; s < 3; s++) {
+        fresh_slot(b, s);
+        (void)probe_step(b->m, s, b->tokens, 20, PLAN_PROMPT);
+        spans[s] = (plan_span){.slot = s,
+            .n_rows = s + 1,
+            .pos = 20,
+            .tokens = b->tokens + 20,
+            .logits = PLAN_LOGITS_LAST,
+            .kind = PLAN_PROMPT};
+    }
+    batch_plan plan = {.id = 2, .n_spans = 3, .spans = spans};
+    model_set_tap(b->m, poison, NULL);
+    bool is_fine = model_step(b->m, &plan, &out, &e) == OK;
+    model_set_tap(b->m, NULL, NULL);
+    is_fine = is_fine && out.is_finite[0] == 0 && out.is_finite[1] == 1 && out.is_finite[2] == 1;
+    for (int s = 1; s < 3 && is_fine; s++) {
+        const float *got = out.logits + (size_t)out.first_logit[s] * vocab;
+        is_fine = memcmp(got, b->want + (size_t)(20 + s) * vocab, row_bytes(b)) == 0;
+    }
+    verdict(b, "a stream with a NaN is named, the others keep their bits", is_fine,
+        "it spread or was not seen");
+    /* The slot is as good as new after a reset. */
+    fresh_slot(b, 0);
+    const float *got = probe_step(b->m, 0, b->tokens, N_TOKENS, PLAN_PROMPT);
+    verdict(
+        b, "reset after a NaN", memcmp(got, b->want, N_TOKENS * row_bytes(b)) == 0, "other logits");
+}
+
+static void check_copy(bench *b) {
+    err e = ERR_INIT;
+    fresh_slot(b, 0);
+    (void)probe_step(b->m, 0, b->tokens, 45, PLAN_PROMPT);
+    /* The copy reads the same first pages and writes its own ones after them. */
+    fresh_slot(b, 1);
+    int32_t pages[PAGES] = {PAGES, PAGES + 1};
+    for (int i = 2; i < PAGES; i++) {
+        pages[i] = PAGES + i;
+    }
+    bool is_fine =
+        model_page_copy(b->m, PAGES, 0, &e) == OK && model_page_copy(b->m, PAGES + 1, 1, &e) == OK;
+    is_fine = is_fine && model_slot_pages(b->m, 1, pages, PAGES, &e) == OK;
+    is_fine = is_fine && model_slot_copy(b->m, 1, 0, &e) == OK;
+    int32_t other[3] = {9, 8, 7};
+    (void)probe_step(b->m, 0, other, 3, PLAN_PROMPT);
+    const float *got = probe_step(b->m, 1, b->tokens + 45, N_TOKENS - 45, PLAN_PROMPT);
+    is_fine = is_fine && memcmp(got, b->want + 45 * (size_t)b->c->n_vocab,
+                             (N_TOKENS - 45) * row_bytes(b)) == 0;
+    verdict(b, "a copied slot goes its own way", is_fine, "other logits");
+}
+
 /* ---- two ranks ---- */
 
 typedef struct rank_job {
@@ -635,6 +700,8 @@ static void check_model(bench *b) {
     check_windows(b);
     check_truncate(b);
     check_snapshots(b);
+    check_copy(b);
+    check_poison(b);
     check_refusals(b);
 }
 
