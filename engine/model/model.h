@@ -1,8 +1,8 @@
 /* One loaded model (one rank) and the state of its streams: the forward pass over a batch plan,
  * drafting, paged KV.
  *
- * Threads: everything below belongs to one thread, the step thread, except model_info, model_memory
- * and model_config_of, which any thread may call. The model has its own worker pool inside.
+ * Threads: everything below belongs to one thread, the step thread, except model_get_info and
+ * model_memory, which any thread may call. The model has its own worker pool inside.
  *
  * Words. A *slot* is the private state of one stream: length, window rings, compressor tails,
  * look-back tokens, draft rings. A *page* holds page_tokens positions of every kv-source layer's
@@ -13,9 +13,9 @@
  *
  * Promises. The result of a row depends only on the tokens of its stream up to it, bit for bit: not
  * on the other rows of the step, the chunking, the number of threads or the kind of span. Ranks of
- * one world hold equal bits. Nothing allocates after model_open. A step that fails with ERR_ARG,
- * ERR_FULL changed nothing; after any other error the slots of the plan are undefined (reset or
- * load them), the others are untouched. */
+ * one world hold equal bits; how they compare with one rank: NOTES.md. Nothing allocates after
+ * model_open. A step that fails with ERR_ARG, ERR_FULL changed nothing; after any other error the
+ * slots of the plan are undefined (reset or load them), the others are untouched. */
 #ifndef TANDEM_ENGINE_MODEL_MODEL_H
 #define TANDEM_ENGINE_MODEL_MODEL_H
 
@@ -180,7 +180,7 @@ int model_page_copy(model *m, int dst, int src, err *e);
 /* ---- drafts (DSpark) ---- */
 
 /* Picks a drafted token from logits [n_vocab] for request i; position is the drafted token's own.
- */
+ * All ranks of a world hold the same bits and must pick the same. */
 typedef int32_t (*draft_pick)(
     void *user, int i_request, int64_t position, const float *logits, int n_vocab);
 
