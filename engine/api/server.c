@@ -14,6 +14,8 @@
 #define HEADER_MEMORY_BYTES ((size_t)48 << 10)
 #define THREAD_STACK_BYTES ((size_t)512 << 10)
 #define IDLE_TIMEOUT_S 75u
+/* In the metrics: the client went away before there was an answer. */
+#define STATUS_CLIENT_GONE 499
 #define CONNECTIONS_DEFAULT 512u
 
 typedef struct listener {
@@ -181,6 +183,7 @@ static void on_completed(
         q->producer.release(q->producer.ctx);
     }
     api_metrics *m = &q->api->metrics;
+    if (q->status == 0) q->status = STATUS_CLIENT_GONE;
     api_metrics_request(m, q->route != NULL ? q->route : "other", q->status, q->finish);
     metric_observe(m->request, (double)(clock_mono_ns() - q->start_ns) / 1e9);
     buf_release(&q->body);
