@@ -99,8 +99,10 @@ int line_open(err *e) {
 
 void line_close(void) {
     if (!editor.is_open) return;
+    rl_end_of_history(1, 0); /* gives up the line that readline keeps while an old one is shown */
+    rl_replace_line("", 1);
     rl_callback_handler_remove();
-    clear_history();
+    rl_clear_history(); /* with the undo lists that its entries hold */
     fclose(editor.nowhere);
     rl_instream = NULL;
     rl_outstream = NULL;

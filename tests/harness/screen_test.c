@@ -45,8 +45,9 @@ void screen_run(screen_test *t, const screen_setup *s) {
     const char *argv[24] = {program(), "--socket", t->socket};
     const char *env[24] = {home, config, state, runtime, "TERM=xterm-256color", "LANG=C.UTF-8", "LC_ALL=C.UTF-8",
                            "TZ=UTC", "NO_COLOR", "COLORTERM", "SSH_CONNECTION", "VISUAL", "EDITOR", "ACCESSIBLE",
-                           "INPUTRC=/dev/null", "TANDEM_MODEL_DIR=/nonexistent"};
-    int n = 3, n_env = 16;
+                           "INPUTRC=/dev/null", "TANDEM_MODEL_DIR=/nonexistent",
+                           "LSAN_OPTIONS=suppressions=tests/data/lsan.supp:print_suppressions=0"};
+    int n = 3, n_env = 17;
     if (s->screen != NULL) {
         argv[n++] = "--screen";
         argv[n++] = s->screen;
