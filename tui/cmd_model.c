@@ -216,8 +216,8 @@ static void on_progress(void *ctx, const quantize_progress *p) {
     if (!q->is_tty && tenth <= q->said_tenth) return;
     q->said_tenth = tenth;
     buf line = BUF_INIT;
-    buf_printf(&line, "%3.0f %%  %d of %d matrices  %.2f M weights/s  left %s  %s", 100 * share,
-        p->n_done, p->n_total, p->weights_per_s / 1e6, left, p->name);
+    buf_printf(&line, "%3.0f %%  %d of %d matrices  %.0f k weights/s  left %s  %s", 100 * share,
+        p->n_done, p->n_total, p->weights_per_s / 1e3, left, p->name);
     if (q->is_tty) {
         size_t pad = q->last_len > line.len ? q->last_len - line.len : 0;
         fprintf(stderr, "\r%s%*s", buf_cstr(&line), (int)pad, "");
@@ -288,7 +288,10 @@ int cmd_model_quantize(const cmd_args *a) {
     int rc = cmd_int_option(a, "threads", (cmd_range){1, 1024, 0}, &n_threads, &e);
     if (rc == OK) rc = quantize_map_parse(bits, &map, &e);
     if (rc != OK) return cmd_fail_usage(&e);
-    int code = quantize(a, map, n_threads, &e) == OK ? EXIT_OK : cmd_fail(&e);
+    rc = quantize(a, map, n_threads, &e);
+    int code = rc == OK ? EXIT_OK : cmd_fail(&e);
+    if (rc == ERR_CANCELLED)
+        cmd_note("finished matrices are kept; the same command goes on with them");
     quantize_map_free(map);
     return cmd_finish(code);
 }

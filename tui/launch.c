@@ -167,10 +167,24 @@ static int take_lock(launch *l, err *e) {
     return ERR_BUSY;
 }
 
+/* Looked for only now: attaching needs no program. */
+static int find_daemon(launch *l, err *e) {
+    buf path = BUF_INIT;
+    if (l->daemon_path[0] != '\0') return OK;
+    int rc = launch_find_daemon(&path, e);
+    if (rc == OK) {
+        mem_free(l->daemon_path);
+        l->daemon_path = buf_take(&path);
+    }
+    buf_release(&path);
+    return rc;
+}
+
 static int spawn(launch *l, err *e) {
     buf dir = BUF_INIT;
     uint64_t size = 0;
-    int rc = path_dir(&dir, l->log_path);
+    int rc = find_daemon(l, e);
+    if (rc == OK) rc = path_dir(&dir, l->log_path);
     if (rc == OK) rc = paths_make_private(buf_cstr(&dir), e);
     buf_release(&dir);
     if (rc != OK) return rc;
@@ -306,9 +320,7 @@ static int fill_paths(launch *l, const launch_options *o, err *e) {
     if (rc == OK) rc = paths_engine_log(&b, e);
     if (rc == OK) l->log_path = mem_strdup(buf_cstr(&b));
     buf_reset(&b);
-    if (rc == OK && o->may_start) {
-        rc = o->daemon_path != NULL ? buf_puts(&b, o->daemon_path) : launch_find_daemon(&b, e);
-    }
+    if (rc == OK && o->daemon_path != NULL) rc = buf_puts(&b, o->daemon_path);
     l->daemon_path = buf_take(&b);
     return rc;
 }
@@ -324,7 +336,8 @@ static void fill_args(launch *l, const launch_options *o, const settings *s) {
     static const struct {
         const char *key, *option;
     } passed[] = {{"CONTEXT", "--context"}, {"PARALLEL", "--slots"}, {"QUEUE_MAX", "--queue"},
-        {"THINKING", "--thinking"}, {"STOP_TIMEOUT", "--drain"}};
+        {"THINKING", "--thinking"}, {"STOP_TIMEOUT", "--drain"}, {"TEMPERATURE", "--temperature"},
+        {"TOP_P", "--top-p"}};
     enum { N_PASSED = sizeof passed / sizeof passed[0] };
     int n_extra = 0;
     while (o->extra_args != NULL && o->extra_args[n_extra] != NULL)

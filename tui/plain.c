@@ -13,7 +13,8 @@
 #include "tui/cmd_internal.h"
 #include "tui/plain_internal.h"
 
-enum { MESSAGE_MAX_BYTES = 16 << 20, TWICE_MS = 2000 };
+/* TTY_LINE_BYTES: a terminal in line mode drops what is longer (N_TTY of Linux: 4096 with the end). */
+enum { MESSAGE_MAX_BYTES = 16 << 20, TWICE_MS = 2000, TTY_LINE_BYTES = 4095 };
 
 bool plain_chunk_parse(const char *word, plain_chunk *out) {
     static const char *const words[] = {"sentence", "word", "reply"};
@@ -187,9 +188,27 @@ static int add_question(plain *p, const char *text, err *e) {
     return rc == OK ? session_add(p->session, SESSION_USER, text, -1, NULL, e) : rc;
 }
 
+/* True when the terminal may have cut a line of the message; sending it would lose text. */
+static bool is_cut_by_terminal(const plain *p, const buf *message) {
+    size_t longest = 0;
+    for (size_t at = 0; p->is_tty && at < message->len;) {
+        size_t n = strcspn(buf_cstr(message) + at, "\n");
+        if (n > longest) longest = n;
+        at += n + 1;
+    }
+    return longest >= TTY_LINE_BYTES;
+}
+
 static void handle_message(plain *p, const buf *message) {
     const char *text = buf_cstr(message);
     err e = ERR_INIT;
+    if (is_cut_by_terminal(p, message)) {
+        plain_say(
+            "the terminal takes %d bytes a line and may have cut that one, so it was not sent; "
+            "use shorter lines between \"\"\", or a file: tandem ask -f FILE",
+            TTY_LINE_BYTES);
+        return;
+    }
     if (strlen(text) != message->len || !utf8_valid(text, message->len)) {
         plain_say(
             "that line is not UTF-8 text, so it was not sent; convert it first (iconv -t UTF-8)");

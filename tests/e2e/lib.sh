@@ -48,8 +48,8 @@ check() {
         n_passed=$((n_passed + 1))
     else
         n_failed=$((n_failed + 1))
-        echo "FAIL $name: $*"
-        [ -z "$shown" ] || printf '%s\n' "$shown" | head -n 30 | sed 's/^/    /'
+        echo "FAIL $name: $1 ... ${*: -1}" | head -n 3
+        [ -z "$shown" ] || printf '%s\n' "$shown" | cut -c1-300 | tail -n 12 | sed 's/^/    /'
     fi
 }
 

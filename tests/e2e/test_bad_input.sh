@@ -142,6 +142,24 @@ shown=$("$tandem" ask --session full "What is water?" 2>&1)
 check "a torn tail does not stand in the way" is "$?" 0
 check "and is kept aside" test -s "$(ls "$sessions/$name".damaged-* | head -n 1)"
 
+# Terminals that cannot show the full screen get plain mode and the reason.
+on_terminal() { # environment..., -- ; input on standard input
+    script -qec "$*" /dev/null 2>/dev/null | tr -d '\r'
+}
+if command -v script >/dev/null; then
+    shown=$(printf '/quit\n' | on_terminal env -u TERM "$tandem" chat)
+    check "TERM unset: plain mode and why" has "$shown" 'plain mode, because TERM is not set'
+    check "TERM unset: no escape sequence" no_escape "$shown"
+    shown=$(printf '/quit\n' | on_terminal env TERM=no-such-terminal "$tandem")
+    check "TERM unknown: plain mode and why" has "$shown" 'plain mode, because .*no-such-terminal'
+    shown=$(printf '/quit\n' | on_terminal env TERM=dumb "$tandem" chat)
+    check "TERM=dumb: plain mode" has "$shown" 'plain mode, because TERM is dumb'
+    shown=$(printf '/quit\n' | on_terminal env ACCESSIBLE=1 TERM=xterm "$tandem")
+    check "ACCESSIBLE: plain mode" has "$shown" 'plain mode, because ACCESSIBLE is set'
+else
+    skip_one "script is not there, so there is no terminal"
+fi
+
 # Command line.
 refused "unknown command" 2 "did you mean status" "$tandem" statu
 refused "unknown option" 2 "no option --jsn" "$tandem" status --jsn

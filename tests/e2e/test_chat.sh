@@ -48,7 +48,7 @@ check "status has the engine" has "$shown" '^\{"v":1,"socket":".*"engine":\{.*"s
 check "status exits with 0" "$tandem" status >/dev/null
 check "the engine was started once" is "$(grep -c ' ready socket=' "$XDG_STATE_HOME/tandem/logs/engine.log")" 1
 shown=$("$tandem" logs -n 3)
-check "logs show the engine" has "$shown" 'daemon: ready'
+check "logs show the engine" has "$shown" "api: reply ended"
 shown=$("$tandem" bench first --reps 1 --json)
 check "bench gives a summary" has "$shown" '"summary":"s","median":[0-9.]+'
 shown=$("$tandem" stop 2>&1)

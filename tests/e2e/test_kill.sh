@@ -3,20 +3,28 @@
 # start works. The engine is held (SIGSTOP) as soon as the first words came, so that it is the middle.
 . "$(dirname "$0")/lib.sh"
 
-long_question="Count from 1 to 50."
-"$tandem" start >/dev/null 2>&1 || skip_all "the engine does not start"
+# About 900 tokens of the demo model.
+long_question="Count from 1 to 200."
+"$tandem" start --threads 1 >/dev/null 2>&1 || skip_all "the engine does not start"
 pid=$(engine_pid)
 
-# Runs a command in the background with its output in a file, and holds the engine after the first
-# answer words match. Sets $client.
-in_mid_reply() { # pattern, command...
-    local pattern=$1
+# Runs a command in the background and stops the engine in the middle of its reply: the engine is let
+# run in short bursts until the pattern is in the output. Sets $client.
+in_mid_reply() { # pattern command...
+    local pattern=$1 tries=0
     shift
     : >"$work/reply"
+    kill -STOP "$pid"
     "$@" >"$work/reply" 2>"$work/reply.err" &
     client=$!
-    wait_for 10 grep -Eq "$pattern" "$work/reply" || return 1
-    kill -STOP "$pid"
+    until grep -Eq "$pattern" "$work/reply"; do
+        tries=$((tries + 1))
+        [ "$tries" -le 400 ] || return 1
+        kill -CONT "$pid"
+        sleep 0.01
+        kill -STOP "$pid"
+        sleep 0.01
+    done
 }
 
 # The engine dies under `ask`.
@@ -38,22 +46,15 @@ pid=$new
 
 # The engine dies under the plain chat; /continue goes on with the reply.
 mkfifo "$work/in"
-in_mid_reply_chat() {
-    : >"$work/reply"
-    "$tandem" chat --plain --chunk word <"$work/in" >"$work/reply" 2>&1 &
-    client=$!
-    exec 9>"$work/in"
-    printf '%s\n' "$long_question" >&9
-    wait_for 10 grep -Eq '^Assistant: [^ ]+ ' "$work/reply" || return 1
-    kill -STOP "$pid"
-}
-in_mid_reply_chat
+exec 9<>"$work/in"
+printf '%s\n' "$long_question" >&9
+in_mid_reply '^Assistant: [0-9]+, ' sh -c '"$0" chat --plain --chunk word <"$1"' "$tandem" "$work/in"
 check "the chat reply had begun" is "$?" 0
 kill -KILL "$pid"
 check "the chat says what is kept" wait_for 10 grep -q 'the text so far is kept' "$work/reply"
 printf '/engine start\n/continue\n/stats\n/quit\n' >&9
-exec 9>&-
 wait "$client"
+exec 9>&-
 shown=$(cat "$work/reply")
 check "the engine comes back" has "$shown" '^Status: the engine is ready'
 check "the reply is gone on with" has "$shown" '^Status: last reply: '
