@@ -5,6 +5,7 @@
 /* Older steps fade with this factor: about the last 50 steps count. */
 #define COST_DECAY 0.98
 #define DRAFT_AVERAGE 0.1
+#define MIXED_AVERAGE 0.5
 /* So many drafts in a row that do not pay their own time, and the stream goes that many steps
  * without before it tries again. */
 #define DRAFT_LOSSES 4
@@ -53,11 +54,22 @@ double step_cost_of(const step_cost *c, int32_t n_rows) {
     return base + per_row * (double)n_rows;
 }
 
+void step_cost_add_mixed(step_cost *c, int32_t n_rows, uint64_t ns) {
+    double row_ns = (double)ns / (double)n_rows;
+    c->mixed_row_ns = c->mixed_row_ns > 0.0
+                          ? c->mixed_row_ns + MIXED_AVERAGE * (row_ns - c->mixed_row_ns)
+                          : row_ns;
+}
+
 int32_t step_cost_rows(const step_cost *c, double limit_ns, int32_t floor_rows, int32_t max_rows) {
-    if (!(c->w > 0.0)) return max_rows;
-    double base;
-    double per_row;
-    fit(c, &base, &per_row);
+    /* Once there were such steps their time per row says it: it falls as slices grow, so repeating
+     * this settles where a step takes the limit. Before, the fit is the best guess. */
+    double base = 0.0;
+    double per_row = c->mixed_row_ns;
+    if (!(per_row > 0.0)) {
+        if (!(c->w > 0.0)) return floor_rows > max_rows ? max_rows : floor_rows;
+        fit(c, &base, &per_row);
+    }
     if (!(per_row > 0.0)) return max_rows;
     double rows = (limit_ns - base) / per_row;
     if (rows < (double)floor_rows) return floor_rows;

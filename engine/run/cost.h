@@ -10,7 +10,9 @@
 /* Moving fit of step time: base_ns + row_ns * rows. */
 typedef struct step_cost {
     double w, x, y, xx, xy; /* decayed sums */
-    double draft_ns;        /* one draft call, moving average; 0: unknown */
+    double
+        mixed_row_ns; /* time per row of steps that mix prompts and running streams; 0: unknown */
+    double draft_ns;  /* one draft call, moving average; 0: unknown */
 } step_cost;
 
 /* Whether drafting pays for one stream. */
@@ -24,7 +26,9 @@ void step_cost_add(step_cost *c, int32_t n_rows, uint64_t ns);
 void step_cost_add_draft(step_cost *c, uint64_t ns);
 /* Expected nanoseconds of a step with this many rows; 0 before the first step. */
 double step_cost_of(const step_cost *c, int32_t n_rows);
-/* The most rows whose step is expected to take at most limit_ns; at least floor_rows. */
+/* A step that mixed prompt slices with running streams, with everything up to the next step. */
+void step_cost_add_mixed(step_cost *c, int32_t n_rows, uint64_t ns);
+/* The most prompt rows whose step is expected to take at most limit_ns; at least floor_rows. */
 int32_t step_cost_rows(const step_cost *c, double limit_ns, int32_t floor_rows, int32_t max_rows);
 
 void draft_policy_reset(draft_policy *p);

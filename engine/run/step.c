@@ -166,6 +166,9 @@ static void do_step(run *r, step_work *w, int32_t n_rows) {
             draft_next(r, w);
         }
         run_count_step(r, step_ns, n_rows);
+        if (n_prompt > 0 && n_prompt < (uint32_t)n_rows) {
+            step_cost_add_mixed(&r->cost, n_rows, clock_mono_ns() - start);
+        }
     }
     atomic_store(&r->step_ended_ns, clock_mono_ns());
     atomic_store(&r->step_started_ns, 0);

@@ -13,6 +13,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
+#include "engine/run/cost.h"
 #include "engine/run/pages.h"
 #include "engine/run/planner.h"
 #include "engine/run/run.h"
@@ -530,6 +531,36 @@ static void plans_serve_short_prompts_and_starve_nobody(void **state) {
     assert_int_equal(v[2].n_rows + v[3].n_rows, 19); /* one of them must not finish: no logit row */
 }
 
+static void costs_steer_slices_and_drafts(void **state) {
+    (void)state;
+    step_cost c;
+    draft_policy p;
+    const float sure[] = {6.0f, 6.0f, 6.0f, 6.0f};
+    const float lost[] = {-6.0f, -6.0f, -6.0f, -6.0f};
+    step_cost_reset(&c);
+    draft_policy_reset(&p);
+    assert_int_equal(step_cost_rows(&c, 1e8, 16, 256), 16); /* nothing known: begin small */
+    for (int i = 0; i < 50; i++) {
+        int32_t n = 1 + i % 20;
+        step_cost_add(&c, n, (uint64_t)(5000000 + 1000000 * n));
+    }
+    assert_true(fabs(step_cost_of(&c, 10) - 15e6) < 1e3);
+    assert_int_equal(step_cost_rows(&c, 105e6, 16, 256), 100);
+    for (int32_t n = 16, i = 0; i < 30;
+         i++) { /* steps of 20 ms and 2 ms a row: 150 ms is 65 rows */
+        step_cost_add_mixed(&c, n, (uint64_t)(20000000 + 2000000 * n));
+        n = step_cost_rows(&c, 150e6, 16, 256);
+        if (i == 29) assert_in_range(n, 63, 67);
+    }
+    step_cost_add_draft(&c, 1000000);
+    assert_int_equal(draft_policy_choose(&p, &c, sure, 4, 0), 4);
+    for (int i = 0; i < 4; i++) {
+        assert_true(draft_policy_wants(&p));
+        assert_int_equal(draft_policy_choose(&p, &c, lost, 4, 0), 0);
+    }
+    assert_false(draft_policy_wants(&p)); /* it did not pay four times: a pause */
+}
+
 static void pages_are_counted(void **state) {
     (void)state;
     page_pool *p = page_pool_new(3);
@@ -561,6 +592,7 @@ int main(void) {
         cmocka_unit_test(the_thinking_budget_forces_the_close),
         cmocka_unit_test(close_ends_what_runs),
         cmocka_unit_test(plans_serve_short_prompts_and_starve_nobody),
+        cmocka_unit_test(costs_steer_slices_and_drafts),
         cmocka_unit_test(pages_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
