@@ -142,6 +142,7 @@ static line_sort sort_heading(const view *v) {
     if (v->s[n] != ' ') return sort_text();
     size_t i = n;
     while (i < v->n && v->s[i] == ' ') i++;
+    if (i == v->n && !v->is_complete) return (line_sort){LINE_HOLD, 0, 0};
     return (line_sort){LINE_HEADING, i, n};
 }
 
