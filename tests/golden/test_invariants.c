@@ -2,6 +2,7 @@
  * windows and snapshots change nothing; two ranks agree with each other exactly and with one rank
  * closely; and breaking the arithmetic on purpose is noticed. Runs the tiny golden model and, where
  * it is there, the packed demo model. */
+#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
+#include "engine/base/str.h"
 #include "engine/model/model.h"
 #include "engine/weights/safetensors.h"
 #include "tests/harness/model_probe.h"
@@ -475,37 +477,86 @@ static void check_ranks(bench *b, const closeness *c) {
     probe_clear(&alone);
 }
 
-/* The same over tcp: rank 1 is a process of its own and reports its logits' checksum by its exit status. */
-static void check_processes(bench *b, const closeness *c) {
-    exchange_tcp_options o = {.world = 2,
-        .port = 25000 + (int)(getpid() % 20000),
+static exchange_tcp_options tcp_options(int rank, int port) {
+    return (exchange_tcp_options){.rank = rank,
+        .world = 2,
+        .port = port,
         .listen_fd = -1,
         .secret = {7},
-        .identity = 3};
+        .identity = 3,
+        .timeout_ms = 60000};
+}
+
+/* Connects and runs one rank; j->b is set. */
+static int run_tcp_rank(rank_job *j, int rank, int port) {
+    exchange_tcp_options o = tcp_options(rank, port);
+    err e = ERR_INIT;
+    j->rank = rank;
+    j->logits = mem_array((size_t)N_TOKENS * (size_t)j->b->c->n_vocab, sizeof(float));
+    int rc = exchange_tcp_open(&o, &j->x, &e);
+    if (rc == OK) {
+        (void)run_rank(j);
+    }
+    return rc;
+}
+
+/* This program started anew as rank 1: `test_invariants FOLDER PORT`. Its logits go to standard output. */
+static int be_rank_one(char **arg) {
+    static bench b;
+    static model_config c;
+    static rank_job j;
+    err e = ERR_INIT;
+    int64_t port = 0;
+    snprintf(b.folder, sizeof(b.folder), "%s", arg[1]);
+    b.has_exact_kv = true;
+    b.c = &c;
+    if (parse_i64(arg[2], &port) != OK || model_config_load(b.folder, &c, &e) != OK) {
+        return 1;
+    }
+    fill_tokens(&b);
+    j.b = &b;
+    if (run_tcp_rank(&j, 1, (int)port) != OK) {
+        return 1;
+    }
+    size_t n = (size_t)N_TOKENS * (size_t)c.n_vocab;
+    int rc = fd_write_full(STDOUT_FILENO, j.logits, n * sizeof(float), &e);
+    mem_free(j.logits);
+    probe_clear(&j.taps);
+    return rc == OK ? 0 : 1;
+}
+
+static pid_t start_rank_one(const bench *b, int port, int out_fd) {
+    char number[16], folder[256];
+    snprintf(number, sizeof(number), "%d", port);
+    snprintf(folder, sizeof(folder), "%s", b->folder);
+    char *arg[] = {(char[]){"rank"}, folder, number, NULL};
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid != 0) {
+        return pid;
+    }
+    (void)dup2(out_fd, STDOUT_FILENO);
+    execv("/proc/self/exe", arg);
+    _exit(127);
+}
+
+/* The same over tcp, rank 1 in a process of its own. */
+static void check_processes(bench *b, const closeness *c) {
     static rank_job j;
     err e = ERR_INIT;
     size_t n = (size_t)N_TOKENS * (size_t)b->c->n_vocab;
-    int pipe_fd[2];
-    if (pipe(pipe_fd) != 0) {
+    int pipe_fd[2], status = 1, port = 25000 + (int)(getpid() % 20000);
+    if (pipe2(pipe_fd, O_CLOEXEC) != 0) {
+        verdict(b, "two processes", false, "no pipe");
         return;
     }
     memset(&j, 0, sizeof(j));
     j.b = b;
-    j.logits = mem_array(n, sizeof(float));
-    fflush(stdout);
-    pid_t pid = fork();
-    j.rank = o.rank = pid == 0 ? 1 : 0;
-    int rc = exchange_tcp_open(&o, &j.x, &e);
-    if (rc == OK) {
-        (void)run_rank(&j);
-    }
-    if (pid == 0) {
-        rc = rc == OK ? fd_write_full(pipe_fd[1], j.logits, n * sizeof(float), &e) : rc;
-        _exit(rc == OK ? 0 : 1);
-    }
+    pid_t pid = start_rank_one(b, port, pipe_fd[1]);
     close(pipe_fd[1]);
+    int rc = run_tcp_rank(&j, 0, port);
     float *other = mem_array(n, sizeof(float));
-    int read_rc = fd_read_full(pipe_fd[0], other, n * sizeof(float), &e), status = 1;
+    int read_rc = fd_read_full(pipe_fd[0], other, n * sizeof(float), &e);
     close(pipe_fd[0]);
     waitpid(pid, &status, 0);
     bool is_same = rc == OK && read_rc == OK && memcmp(other, j.logits, n * sizeof(float)) == 0;
@@ -716,8 +767,11 @@ static void check_worlds(bench *b, const closeness *c) {
     b->has_exact_kv = false;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     static bench b;
+    if (argc == 3) {
+        return be_rank_one(argv);
+    }
     char dir[1024];
     snprintf(dir, sizeof(dir), "%s/model/tiny-a", vectors_golden_dir());
     b.name = "tiny-a";
