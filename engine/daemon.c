@@ -43,6 +43,8 @@ enum { EXIT_CODE_OK = 0, EXIT_CODE_USAGE = 2, EXIT_CODE_REFUSED = 20, EXIT_CODE_
 #define CONTEXT_DEFAULT_MAX (1 << 20)
 #define LISTEN_BACKLOG 128
 #define DRAIN_S_DEFAULT 30
+#define DRAIN_LOOK_MS 10
+#define DRAIN_FLUSH_MS 1000
 #define FULL_MODEL_LAYERS 40
 
 typedef struct daemon_options {
@@ -576,24 +578,27 @@ static void count_live(void *ctx, const run_progress *p) {
     *n += 1;
 }
 
+/* Replies that run, and answers on their way to a client. */
+static int count_open(daemon_state *d) {
+    int n = 0;
+    run_each(d->run, count_live, &n);
+    return n + api_busy(d->api);
+}
+
 /* Waits until no reply runs; a second request to stop, or the limit, ends the waiting. */
 static void drain(daemon_state *d) {
     uint64_t deadline = clock_mono_ms() + (uint64_t)d->o.drain_s * 1000u;
     struct pollfd p = {.fd = stop_pipe[0], .events = POLLIN};
     run_drain(d->run);
     api_drain(d->api);
-    for (;;) {
-        int n = 0;
-        run_each(d->run, count_live, &n);
-        if (n == 0 || clock_mono_ms() >= deadline) break;
-        if (poll(&p, 1, 20) > 0) break;
+    while (count_open(d) > 0 && clock_mono_ms() < deadline) {
+        if (poll(&p, 1, DRAIN_LOOK_MS) > 0) break;
     }
     run_abort_all(d->run);
-    for (int i = 0; i < 100; i++) { /* let the error events of what was cut off go out */
-        int n = 0;
-        run_each(d->run, count_live, &n);
-        if (n == 0) break;
-        sleep_ms(10);
+    /* What was cut off still gets its error event. */
+    deadline = clock_mono_ms() + DRAIN_FLUSH_MS;
+    while (count_open(d) > 0 && clock_mono_ms() < deadline) {
+        sleep_ms(DRAIN_LOOK_MS);
     }
 }
 

@@ -164,14 +164,8 @@ void api_drain(api *a) {
     pthread_mutex_unlock(&a->endpoint_lock);
 }
 
-int api_connections(api *a) {
-    int n = server_connections(a->local_daemon);
-    pthread_mutex_lock(&a->endpoint_lock);
-    if (a->endpoint_daemon != NULL) {
-        n += server_connections(a->endpoint_daemon);
-    }
-    pthread_mutex_unlock(&a->endpoint_lock);
-    return n;
+int api_busy(api *a) {
+    return atomic_load(&a->n_busy);
 }
 
 void api_close(api *a) {

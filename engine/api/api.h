@@ -64,8 +64,8 @@ int api_endpoint(api *a, bool is_on, const char *address, int port, err *e);
 int api_endpoint_port(api *a);
 /* No new connections; those that stand may finish. */
 void api_drain(api *a);
-/* Connections now open. */
-int api_connections(api *a);
+/* Requests whose answer is not sent to its end yet; streams without an end are not counted. */
+int api_busy(api *a);
 /* Ends everything: waiting routes return, connections close. */
 void api_close(api *a);
 

@@ -17,6 +17,7 @@ struct api {
     char fingerprint[48];
     uint64_t started_ms;   /* wall clock */
     _Atomic int is_loaded; /* before: run, tokenizer and what depends on them are not there */
+    _Atomic int n_busy;    /* requests given to a route and not answered to the end */
     _Atomic int is_closing;
     void *local_daemon; /* the library's server on the Unix socket */
     pthread_mutex_t endpoint_lock;
@@ -67,7 +68,6 @@ const char *api_state(api *a, const run_stats *s);
 /* server.c */
 void *server_start(api *a, int listen_fd, bool is_local, err *e);
 void server_stop(void *daemon);
-int server_connections(void *daemon);
 void server_quiesce(void *daemon);
 
 #endif

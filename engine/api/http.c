@@ -103,6 +103,12 @@ void http_stream(http_request *q, const char *type, http_producer producer) {
     answer(q, 200, r);
 }
 
+void http_set_endless(http_request *q) {
+    if (!q->is_busy) return;
+    q->is_busy = false;
+    atomic_fetch_sub(&q->api->n_busy, 1);
+}
+
 /* A half-closed client that waits for a whole answer is asked with an interim response whether it
  * still reads: one that has closed its socket answers with a reset. HTTP/1.0 knows no interim
  * responses, such a client is served. */

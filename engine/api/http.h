@@ -32,6 +32,7 @@ struct http_request {
     bool is_local;    /* came over the Unix socket */
     bool is_http10;
     bool has_answered;
+    bool is_busy;    /* counted in api_busy */
     bool has_probed; /* a half-closed client was asked whether it still reads */
     char id[132];    /* x-request-id of the answer */
     const char *method;
@@ -60,6 +61,9 @@ void http_send_json(http_request *q, int status, buf *body);
 void http_fail(http_request *q, const api_error *e);
 /* Answers 200 with a stream. Takes the producer. */
 void http_stream(http_request *q, const char *type, http_producer producer);
+
+/* The answer has no end of its own: a server that drains does not wait for it. */
+void http_set_endless(http_request *q);
 
 /* Waits until one of the descriptors is readable (HTTP_WAKE), the time is over (HTTP_TIMEOUT) or
  * the client is gone or the server closes (HTTP_GONE). HTTP_HALF_CLOSED, given once and only with

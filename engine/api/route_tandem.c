@@ -237,6 +237,7 @@ void route_stats(http_request *q) {
     stats_stream *t = mem_alloc(sizeof *t);
     t->interval_ms = (uint64_t)interval;
     process_sampler_init(&t->process);
+    http_set_endless(q);
     http_stream(q, "text/event-stream; charset=utf-8",
         (http_producer){.fill = fill_stats, .release = mem_free, .ctx = t});
 }

@@ -166,6 +166,8 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
     }
     if (!q->has_answered) {
         log_request(q->id);
+        q->is_busy = true;
+        atomic_fetch_add(&l->a->n_busy, 1);
         api_dispatch(q);
         log_request(NULL);
     }
@@ -179,6 +181,7 @@ static void on_completed(
     (void)c;
     (void)code;
     if (q == NULL) return;
+    http_set_endless(q);
     if (q->producer.release != NULL) {
         q->producer.release(q->producer.ctx);
     }
@@ -242,11 +245,4 @@ void server_stop(void *daemon) {
     if (l == NULL) return;
     MHD_stop_daemon(l->daemon);
     mem_free(l);
-}
-
-int server_connections(void *daemon) {
-    listener *l = daemon;
-    const union MHD_DaemonInfo *info =
-        MHD_get_daemon_info(l->daemon, MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
-    return info != NULL ? (int)info->num_connections : 0;
 }
