@@ -25,10 +25,10 @@ typedef struct app_options {
 } app_options;
 
 /*
- * Runs the full screen until the user leaves it and returns an exit code of cmd_table.h. EXIT_OK when
- * left by the user or by TERM or HUP (the draft is kept on disk). EXIT_REFUSED with one sentence in e
- * that names the remedy when standard input or output is no terminal, TERM is unset or unknown, or
- * the screen cannot be opened: then nothing was written to the terminal.
+ * Runs the full screen until the user leaves it and returns an exit code of cmd_table.h. EXIT_OK
+ * when left by the user or by TERM or HUP (the draft is kept on disk). EXIT_REFUSED with one
+ * sentence in e that names the remedy when standard input or output is no terminal, TERM is unset
+ * or unknown, or the screen cannot be opened: then nothing was written to the terminal.
  */
 int app_run(const app_options *o, err *e);
 

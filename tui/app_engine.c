@@ -24,7 +24,8 @@ static void on_state(void *ctx, const client_event *ev) {
     if (ev->kind != CLIENT_END) return;
     a->state_call = NULL;
     engine_state before = a->gauges.state;
-    if (ev->error == NULL && gauges_take_state(&a->gauges, ev->text, ev->len, a->now_ms, NULL) == OK) {
+    if (ev->error == NULL &&
+        gauges_take_state(&a->gauges, ev->text, ev->len, a->now_ms, NULL) == OK) {
         if (before != ENGINE_READY && app_engine_is_ready(a)) chat_send_queued(&a->chat, a->now_ms);
     }
     a->is_dirty = true;
@@ -40,7 +41,8 @@ static void ask_state(app *a) {
 static void on_lost(app *a, const client_event *ev) {
     bool was_wanted = a->is_stop_wanted;
     a->is_stop_wanted = false;
-    set_state(a, was_wanted ? ENGINE_ABSENT : ENGINE_DOWN, ev->error != NULL && !was_wanted ? ev->error->msg : NULL);
+    set_state(a, was_wanted ? ENGINE_ABSENT : ENGINE_DOWN,
+        ev->error != NULL && !was_wanted ? ev->error->msg : NULL);
     a->gauges.has_sample = false;
     a->probe_due_ms = a->now_ms + PROBE_MS;
     if (a->wants_start_again) {
@@ -62,28 +64,38 @@ static void on_stats(void *ctx, const client_event *ev) {
         if (a->gauges.state == before && before != ENGINE_READY && before != ENGINE_STARTING &&
             before != ENGINE_DRAINING && before != ENGINE_FAILED) {
             set_state(a, ENGINE_READY, NULL);
-        } else if (before != ENGINE_READY && app_engine_is_ready(a)) chat_send_queued(&a->chat, a->now_ms);
+        } else if (before != ENGINE_READY && app_engine_is_ready(a))
+            chat_send_queued(&a->chat, a->now_ms);
         a->is_dirty = true;
         break;
     }
-    case CLIENT_LOST: on_lost(a, ev); break;
-    case CLIENT_END: a->stats = NULL; break;
-    default: break;
+    case CLIENT_LOST:
+        on_lost(a, ev);
+        break;
+    case CLIENT_END:
+        a->stats = NULL;
+        break;
+    default:
+        break;
     }
 }
 
 static void attach(app *a) {
-    if (a->stats == NULL) client_stats(a->engine, STATS_MS, (client_sink){on_stats, a}, &a->stats, NULL);
+    if (a->stats == NULL)
+        client_stats(a->engine, STATS_MS, (client_sink){on_stats, a}, &a->stats, NULL);
     ask_state(a);
 }
 
 void app_start_engine(app *a, bool may_start) {
     err e = ERR_INIT;
-    launch_options o = {.socket_path = a->socket_path, .model_dir = a->options->model_dir, .may_start = may_start};
+    launch_options o = {
+        .socket_path = a->socket_path, .model_dir = a->options->model_dir, .may_start = may_start};
     if (a->start != NULL) launch_close(a->start);
     a->start = NULL;
-    if (launch_open(&o, &a->start, &e) != OK) set_state(a, ENGINE_FAILED, e.msg);
-    else if (may_start) set_state(a, ENGINE_STARTING, NULL);
+    if (launch_open(&o, &a->start, &e) != OK)
+        set_state(a, ENGINE_FAILED, e.msg);
+    else if (may_start)
+        set_state(a, ENGINE_STARTING, NULL);
 }
 
 static void end_start(app *a) {
@@ -118,7 +130,8 @@ static void step_start(app *a) {
     case LAUNCH_STARTING:
         if (a->gauges.state != ENGINE_STARTING) set_state(a, ENGINE_STARTING, NULL);
         break;
-    default: break;
+    default:
+        break;
     }
 }
 
@@ -127,7 +140,8 @@ void app_engine_tick(app *a) {
     bool is_away = a->gauges.state == ENGINE_ABSENT || a->gauges.state == ENGINE_FAILED;
     if (is_away && a->start == NULL && a->now_ms >= a->probe_due_ms) {
         a->probe_due_ms = a->now_ms + PROBE_MS;
-        /* The stats stream comes back by itself; without one, look whether somebody started an engine. */
+        /* The stats stream comes back by itself; without one, look whether somebody started an
+         * engine. */
         if (a->stats == NULL) {
             launch_options o = {.socket_path = a->socket_path, .may_start = false};
             launch_open(&o, &a->start, NULL);
@@ -154,14 +168,19 @@ static void on_stop(void *ctx, const client_event *ev) {
 void app_stop_engine(app *a, bool then_start) {
     client_call *call;
     err e = ERR_INIT;
-    const client_request q = {.path = "/tandem/v1/shutdown", .body = "{}", .limits = {2000, 10000, 30000}};
+    const client_request q = {
+        .path = "/tandem/v1/shutdown", .body = "{}", .limits = {2000, 10000, 30000}};
     if (a->gauges.state == ENGINE_ABSENT || a->gauges.state == ENGINE_DOWN) {
-        if (then_start) app_start_engine(a, true);
-        else app_hint(a, "no engine is running");
+        if (then_start)
+            app_start_engine(a, true);
+        else
+            app_hint(a, "no engine is running");
         return;
     }
     a->is_stop_wanted = true;
     a->wants_start_again = then_start;
-    if (client_request_start(a->engine, &q, (client_sink){on_stop, a}, &call, &e) != OK) app_hint(a, "%s", e.msg);
-    else set_state(a, ENGINE_DRAINING, NULL);
+    if (client_request_start(a->engine, &q, (client_sink){on_stop, a}, &call, &e) != OK)
+        app_hint(a, "%s", e.msg);
+    else
+        set_state(a, ENGINE_DRAINING, NULL);
 }

@@ -1,7 +1,7 @@
 /*
- * Inside of the full screen (app.h): the one struct that the loop owns and the screens share. Screens
- * draw from it and change it on keys; only loop.c reads the clock, polls and talks to the terminal
- * outside of drawing. One thread.
+ * Inside of the full screen (app.h): the one struct that the loop owns and the screens share.
+ * Screens draw from it and change it on keys; only loop.c reads the clock, polls and talks to the
+ * terminal outside of drawing. One thread.
  */
 #ifndef TUI_APP_INTERNAL_H
 #define TUI_APP_INTERNAL_H
@@ -25,14 +25,21 @@
 #include "tui/term.h"
 
 typedef enum { SCREEN_HOME, SCREEN_CHAT, SCREEN_DASH, N_SCREENS } app_screen;
-typedef enum { OVERLAY_NONE, OVERLAY_HELP, OVERLAY_LEAVE, OVERLAY_CONFIRM, OVERLAY_TEXT, OVERLAY_LIST } app_overlay;
+typedef enum {
+    OVERLAY_NONE,
+    OVERLAY_HELP,
+    OVERLAY_LEAVE,
+    OVERLAY_CONFIRM,
+    OVERLAY_TEXT,
+    OVERLAY_LIST
+} app_overlay;
 
 /* One line that is typed into the status row: the command line and searches. */
 typedef struct app_prompt {
     bool is_open;
-    char label;      /* ':' or '/' */
+    char label; /* ':' or '/' */
     buf text;
-    char hint[256];  /* completion candidates or an error */
+    char hint[256]; /* completion candidates or an error */
 } app_prompt;
 
 /* Where the transcript stands. Rows are counted over all views. */
@@ -46,8 +53,8 @@ typedef struct app_scroll {
     int anchor_view, anchor_offset;
     size_t anchor_place;
     bool has_anchor_text;
-    int selected;        /* view */
-    int skip;            /* columns that code is moved to the left */
+    int selected; /* view */
+    int skip;     /* columns that code is moved to the left */
 } app_scroll;
 
 typedef struct app {
@@ -56,7 +63,7 @@ typedef struct app {
     const theme *look;
     canvas frame;
     input in;
-    uint64_t now_ms;      /* monotonic, set once per turn of the loop */
+    uint64_t now_ms; /* monotonic, set once per turn of the loop */
     int64_t wall_ms;
     int n_rows, n_columns;
     bool is_dirty, is_urgent; /* draw at the next frame; draw now */
@@ -67,30 +74,30 @@ typedef struct app {
 
     app_screen screen, last_screen;
     app_overlay overlay;
-    bool is_input_focused;    /* Chat: the input has the keys, else the transcript */
+    bool is_input_focused; /* Chat: the input has the keys, else the transcript */
     bool has_panel, is_raw;
     bool wants_mouse;
     app_prompt prompt;
-    char hint[512];           /* one line for the user, until hint_until_ms */
+    char hint[512]; /* one line for the user, until hint_until_ms */
     uint64_t hint_until_ms;
-    key_action confirm;       /* OVERLAY_CONFIRM: what a yes does */
+    key_action confirm; /* OVERLAY_CONFIRM: what a yes does */
     char confirm_text[256];
-    buf overlay_text;         /* OVERLAY_TEXT: lines */
+    buf overlay_text; /* OVERLAY_TEXT: lines */
     char overlay_title[64];
     int overlay_top, overlay_selected;
     buf help_filter;
     bool is_leaving, wants_suspend, wants_editor, wants_redraw;
 
     /* prefixes and double keys */
-    int prefix;               /* 'x' after Ctrl-X, 'y' after y; 0 none */
+    int prefix; /* 'x' after Ctrl-X, 'y' after y; 0 none */
     uint64_t prefix_ms, esc_ms, stop_ms;
 
     client *engine;
-    launch *start;            /* NULL when nothing is being started */
+    launch *start; /* NULL when nothing is being started */
     client_call *stats, *state_call;
     uint64_t state_due_ms;
-    bool is_stop_wanted;      /* the user asked the engine to end */
-    bool wants_start_again;   /* a restart: start when the old one has gone */
+    bool is_stop_wanted;    /* the user asked the engine to end */
+    bool wants_start_again; /* a restart: start when the old one has gone */
     uint64_t probe_due_ms;
     gauges gauges;
     char socket_path[256];
@@ -104,13 +111,13 @@ typedef struct app {
     buf draft_saved;
     char search[128];
 
-    session_info *sessions;   /* the list on Home */
+    session_info *sessions; /* the list on Home */
     int n_sessions, selected_session;
     uint64_t sessions_due_ms;
 
-    int window_s;             /* Dash */
+    int window_s; /* Dash */
     bool is_paused;
-    gauges paused;            /* what is drawn while paused */
+    gauges paused; /* what is drawn while paused */
     double decode_scale, prefill_scale;
 } app;
 
@@ -125,7 +132,8 @@ const char *app_time_of(int64_t wall_ms, char out[16]);
 /* app_engine.c: attaching to the engine, starting and stopping it. */
 void app_start_engine(app *a, bool may_start);
 void app_stop_engine(app *a, bool then_start);
-/* What is due by now: steps a start, asks for the state, looks for an engine that came by itself. */
+/* What is due by now: steps a start, asks for the state, looks for an engine that came by itself.
+ */
 void app_engine_tick(app *a);
 /* Milliseconds until app_engine_tick has something to do. */
 int app_engine_wait_ms(const app *a);

@@ -111,8 +111,10 @@ static void queue_until_ready(app *a, const char *text) {
     if (is_away && a->options->may_start && a->start == NULL) {
         app_start_engine(a, true);
         app_hint(a, "the engine is being started; your message waits for it");
-    } else if (is_away && a->start == NULL) app_hint(a, "no engine is running; /engine start starts it, your message waits");
-    else app_hint(a, "the engine is not ready yet; your message waits for it");
+    } else if (is_away && a->start == NULL)
+        app_hint(a, "no engine is running; /engine start starts it, your message waits");
+    else
+        app_hint(a, "the engine is not ready yet; your message waits for it");
 }
 
 void app_submit(app *a) {
@@ -120,7 +122,8 @@ void app_submit(app *a) {
     err e = ERR_INIT;
     part_input_take(a->input, &text);
     const char *s = buf_cstr(&text);
-    if (s[strspn(s, " \t\n")] == '\0') { /* an empty Enter sends what a stopped reply left waiting */
+    if (s[strspn(s, " \t\n")] ==
+        '\0') { /* an empty Enter sends what a stopped reply left waiting */
         if (app_engine_is_ready(a)) chat_send_queued(&a->chat, a->now_ms);
         goto out;
     }
@@ -158,9 +161,11 @@ static int run_editor(const char *path, err *e) {
         errno = rc;
         return err_errno(e, "the editor could not be started");
     }
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        continue;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return OK;
-    return err_set(e, ERR_CANCELLED, "the editor \"%.60s\" ended with an error; the text is as it was", editor);
+    return err_set(e, ERR_CANCELLED,
+        "the editor \"%.60s\" ended with an error; the text is as it was", editor);
 }
 
 void app_run_editor(app *a) {
@@ -175,11 +180,14 @@ void app_run_editor(app *a) {
         term_resume(a->term);
     }
     if (rc == OK) rc = file_read(buf_cstr(&path), &text, 16u << 20, &e);
-    if (rc == OK && !utf8_valid(buf_cstr(&text), text.len)) rc = err_set(&e, ERR_FORMAT, "the edited text is not UTF-8; the text is as it was");
+    if (rc == OK && !utf8_valid(buf_cstr(&text), text.len))
+        rc = err_set(&e, ERR_FORMAT, "the edited text is not UTF-8; the text is as it was");
     if (rc == OK) {
-        while (text.len > 0 && text.data[text.len - 1] == '\n') buf_truncate(&text, text.len - 1);
+        while (text.len > 0 && text.data[text.len - 1] == '\n')
+            buf_truncate(&text, text.len - 1);
         part_input_set(a->input, buf_cstr(&text), text.len);
-    } else app_hint(a, "%s", e.msg);
+    } else
+        app_hint(a, "%s", e.msg);
     file_remove(buf_cstr(&path), NULL);
     buf_release(&text);
     buf_release(&path);

@@ -113,7 +113,8 @@ static cell *take(pen *p, int column) {
 }
 
 static void fill_cell(cell *k, const char *s, width_cluster w) {
-    /* A lone mark is drawn on a dotted circle, a cluster too long for a cell loses its last marks. */
+    /* A lone mark is drawn on a dotted circle, a cluster too long for a cell loses its last marks.
+     */
     char joined[CANVAS_CELL_BYTES + 4];
     size_t len = 0;
     if (w.base >= 0x80 && w.columns == 1 && width_is_mark(w.base)) {
@@ -123,7 +124,8 @@ static void fill_cell(cell *k, const char *s, width_cluster w) {
     size_t room = CANVAS_CELL_BYTES - len, n = w.len;
     if (n > room) {
         n = room;
-        while (n > 0 && ((unsigned char)s[n] & 0xc0) == 0x80) n--;
+        while (n > 0 && ((unsigned char)s[n] & 0xc0) == 0x80)
+            n--;
     }
     memcpy(joined + len, s, n);
     memcpy(k->text, joined, len + n);
@@ -148,9 +150,12 @@ static void put_cluster(pen *p, const char *s, width_cluster w) {
         }
         k->columns = (uint8_t)columns;
         k->is_special = w.is_special;
-        if (w.base == 0xa0) fill_cell(k, " ", (width_cluster){.len = 1, .columns = 1, .base = ' '});
-        else if (w.base == 0xfffd && w.len == 1) fill_cell(k, "?", (width_cluster){.len = 1, .columns = 1, .base = '?'});
-        else if (w.base != ' ' || w.len > 1) fill_cell(k, s, w);
+        if (w.base == 0xa0)
+            fill_cell(k, " ", (width_cluster){.len = 1, .columns = 1, .base = ' '});
+        else if (w.base == 0xfffd && w.len == 1)
+            fill_cell(k, "?", (width_cluster){.len = 1, .columns = 1, .base = '?'});
+        else if (w.base != ' ' || w.len > 1)
+            fill_cell(k, s, w);
     }
     p->column += columns;
     /* Clusters of several spacing marks take more than two columns: the rest stays blank. */
@@ -199,7 +204,8 @@ void pen_cut(pen *p, const char *s, int max_columns, const char *ellipsis) {
 
 void pen_repeat(pen *p, const char *glyph, int n) {
     size_t len = strlen(glyph);
-    for (int i = 0; i < n && p->column < p->box.n_columns; i++) pen_text(p, glyph, len);
+    for (int i = 0; i < n && p->column < p->box.n_columns; i++)
+        pen_text(p, glyph, len);
 }
 
 void pen_blank_to(pen *p, int column) {

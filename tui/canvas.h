@@ -1,8 +1,8 @@
 /*
- * A screen full of cells in memory. Views draw on it through pens, term.c shows it; golden screens are
- * taken from it and from the terminal. One thread. The canvas owns its cells; drawing allocates nothing
- * and clips everything to the pen's box and to the canvas, so that a view may draw at any size.
- * Invariant: a cell of width 2 is followed by its continuation (width 0, no text).
+ * A screen full of cells in memory. Views draw on it through pens, term.c shows it; golden screens
+ * are taken from it and from the terminal. One thread. The canvas owns its cells; drawing allocates
+ * nothing and clips everything to the pen's box and to the canvas, so that a view may draw at any
+ * size. Invariant: a cell of width 2 is followed by its continuation (width 0, no text).
  */
 #ifndef TUI_CANVAS_H
 #define TUI_CANVAS_H
@@ -100,7 +100,8 @@ void pen_style(pen *p, style st);
 void pen_text(pen *p, const char *s, size_t n);
 void pen_str(pen *p, const char *s);
 void pen_printf(pen *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Draws text cut to max_columns; what is cut ends in "..." or one ellipsis when ellipsis says so. */
+/* Draws text cut to max_columns; what is cut ends in "..." or one ellipsis when ellipsis says so.
+ */
 void pen_cut(pen *p, const char *s, int max_columns, const char *ellipsis);
 void pen_repeat(pen *p, const char *glyph, int n);
 /* Blanks from the pen to a column. */

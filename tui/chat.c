@@ -106,7 +106,9 @@ static void add_view(chat *c, int id) {
     v->state = t->state;
     v->time_ms = t->time_ms;
     v->is_folded = t->role == SESSION_SYSTEM || t->role == SESSION_TOOL;
-    v->text = md_new(!is_reply, is_reply ? ROLE_TEXT : t->role == SESSION_USER ? ROLE_TEXT : ROLE_DIM);
+    v->text = md_new(!is_reply, is_reply                  ? ROLE_TEXT
+                                : t->role == SESSION_USER ? ROLE_TEXT
+                                                          : ROLE_DIM);
     add_clean(v->text, &v->clean_text, t->text, strlen(t->text));
     if (t->think != NULL && t->think[0] != '\0') add_think(v, t->think, strlen(t->think));
     if (t->state != SESSION_WRITING) {
@@ -119,14 +121,16 @@ static void add_view(chat *c, int id) {
 }
 
 void chat_rebuild(chat *c) {
-    for (int i = 0; i < c->n_views; i++) release_view(&c->views[i]);
+    for (int i = 0; i < c->n_views; i++)
+        release_view(&c->views[i]);
     c->n_views = 0;
     c->context_used = -1;
     c->revision++;
     int n = session_path(c->open, NULL, 0);
     int *ids = mem_array((size_t)n + 1, sizeof *ids);
     session_path(c->open, ids, n);
-    for (int i = 0; i < n; i++) add_view(c, ids[i]);
+    for (int i = 0; i < n; i++)
+        add_view(c, ids[i]);
     mem_free(ids);
 }
 
@@ -143,9 +147,12 @@ int chat_open(chat *c, client *engine, const char *session_dir, err *e) {
 }
 
 void chat_close(chat *c) {
-    if (c->open != NULL && chat_is_busy(c)) session_reply_end(c->open, SESSION_STOPPED, NULL, NULL, NULL);
-    for (int i = 0; i < c->n_views; i++) release_view(&c->views[i]);
-    for (int i = 0; i < c->n_queue; i++) mem_free(c->queue[i]);
+    if (c->open != NULL && chat_is_busy(c))
+        session_reply_end(c->open, SESSION_STOPPED, NULL, NULL, NULL);
+    for (int i = 0; i < c->n_views; i++)
+        release_view(&c->views[i]);
+    for (int i = 0; i < c->n_queue; i++)
+        mem_free(c->queue[i]);
     mem_free(c->views);
     mem_free(c->dir);
     session_close(c->open);
@@ -210,8 +217,10 @@ static void on_piece(chat *c, const chat_event *ev) {
     if (session_reply_append(c->open, ev->text, ev->len, is_think, &e) != OK) {
         chat_notice(c, "not saved: %s", e.msg);
     }
-    if (is_think) add_think(v, ev->text, ev->len);
-    else add_clean(v->text, &v->clean_text, ev->text, ev->len);
+    if (is_think)
+        add_think(v, ev->text, ev->len);
+    else
+        add_clean(v->text, &v->clean_text, ev->text, ev->len);
     v->is_laid = false;
 }
 
@@ -234,7 +243,8 @@ static void fill_result(chat *c, const client_event *ev) {
     }
     if (str_eq(r->finish, "length")) r->state = SESSION_CUT;
     if (ev->error == NULL) return;
-    r->state = c->is_stopping || ev->error->code == ERR_CANCELLED ? SESSION_STOPPED : SESSION_FAILED;
+    r->state =
+        c->is_stopping || ev->error->code == ERR_CANCELLED ? SESSION_STOPPED : SESSION_FAILED;
     r->error = *ev->error;
 }
 
@@ -284,7 +294,8 @@ static void end_reply(chat *c, const client_event *ev) {
     c->phase = CHAT_IDLE;
     c->call = NULL;
     c->is_stopping = false;
-    bool go_on = c->result.state != SESSION_FAILED && (c->result.state != SESSION_STOPPED || c->send_queued_after_stop);
+    bool go_on = c->result.state != SESSION_FAILED &&
+                 (c->result.state != SESSION_STOPPED || c->send_queued_after_stop);
     c->send_queued_after_stop = false;
     if (go_on) chat_send_queued(c, c->now_ms);
 }
@@ -302,8 +313,11 @@ static void on_event(void *ctx, const client_event *ev) {
             on_piece(c, ev->chat);
         }
         break;
-    case CLIENT_END: end_reply(c, ev); break;
-    default: break;
+    case CLIENT_END:
+        end_reply(c, ev);
+        break;
+    default:
+        break;
     }
 }
 
@@ -315,8 +329,10 @@ static int start_call(chat *c, bool is_continuation, uint64_t now_ms, err *e) {
     if (rc != OK) return err_set(e, rc, "the messages could not be put together");
     /* The open reply itself is sent only when it is to be gone on with. */
     if (!is_continuation && n > 0 && str_eq(messages[n - 1].role, "assistant")) n--;
-    chat_request q = {.messages = messages, .n_messages = n, .options = c->settings.options,
-                      .limits = {CONNECT_MS, STALL_MS, 0}};
+    chat_request q = {.messages = messages,
+        .n_messages = n,
+        .options = c->settings.options,
+        .limits = {CONNECT_MS, STALL_MS, 0}};
     q.options.is_continuation = is_continuation;
     memset(&c->result, 0, sizeof c->result);
     c->sent_ms = c->now_ms = now_ms;
@@ -353,14 +369,17 @@ static int send_now(chat *c, const char *text, uint64_t now_ms, err *e) {
     bool is_branch = parent >= 0;
     c->edit_parent = -1;
     c->n_redo = 0;
-    if (is_branch) chat_rebuild(c);
-    else add_view(c, id);
+    if (is_branch)
+        chat_rebuild(c);
+    else
+        add_view(c, id);
     return begin_reply(c, now_ms, e);
 }
 
 int chat_queue(chat *c, const char *text, err *e) {
     if (c->n_queue == CHAT_QUEUE_MAX) {
-        return err_set(e, ERR_FULL, "%d messages wait already; Ctrl-X Ctrl-Q takes one back", CHAT_QUEUE_MAX);
+        return err_set(
+            e, ERR_FULL, "%d messages wait already; Ctrl-X Ctrl-Q takes one back", CHAT_QUEUE_MAX);
     }
     c->queue[c->n_queue++] = mem_strdup(text);
     return OK;
@@ -389,7 +408,8 @@ void chat_stop(chat *c) {
 int chat_again(chat *c, uint64_t now_ms, err *e) {
     if (chat_is_busy(c)) return err_set(e, ERR_BUSY, "a reply is being written; Ctrl-C stops it");
     const session_turn *t = session_turn_at(c->open, session_head(c->open));
-    while (t != NULL && t->role != SESSION_USER) t = session_turn_at(c->open, t->parent);
+    while (t != NULL && t->role != SESSION_USER)
+        t = session_turn_at(c->open, t->parent);
     if (t == NULL) return err_set(e, ERR_NOT_FOUND, "there is no question to answer again");
     int rc = session_set_head(c->open, t->id, e);
     if (rc != OK) return rc;
@@ -401,7 +421,8 @@ int chat_continue(chat *c, uint64_t now_ms, err *e) {
     if (chat_is_busy(c)) return err_set(e, ERR_BUSY, "a reply is being written; Ctrl-C stops it");
     const session_turn *t = session_turn_at(c->open, session_head(c->open));
     if (t == NULL || t->role != SESSION_ASSISTANT || t->state == SESSION_DONE) {
-        return err_set(e, ERR_NOT_FOUND, "the last reply is complete; there is nothing to go on with");
+        return err_set(
+            e, ERR_NOT_FOUND, "the last reply is complete; there is nothing to go on with");
     }
     if (t->text[0] == '\0') return chat_again(c, now_ms, e);
     int rc = session_reply_reopen(c->open, t->id, e);
@@ -438,7 +459,8 @@ int chat_sibling(chat *c, int i, int direction, err *e) {
 int chat_undo(chat *c, err *e) {
     int head = session_head(c->open);
     const session_turn *t = session_turn_at(c->open, head);
-    while (t != NULL && t->role != SESSION_USER) t = session_turn_at(c->open, t->parent);
+    while (t != NULL && t->role != SESSION_USER)
+        t = session_turn_at(c->open, t->parent);
     if (t == NULL) return err_set(e, ERR_NOT_FOUND, "there is nothing to undo");
     int parent = t->parent;
     int rc = move_head(c, parent, e);
@@ -454,7 +476,8 @@ int chat_redo(chat *c, err *e) {
 }
 
 int chat_edit(chat *c, int i, buf *out, err *e) {
-    while (i >= 0 && i < c->n_views && c->views[i].role != SESSION_USER) i--;
+    while (i >= 0 && i < c->n_views && c->views[i].role != SESSION_USER)
+        i--;
     if (i < 0 || i >= c->n_views) return err_set(e, ERR_NOT_FOUND, "there is no question to edit");
     const session_turn *t = session_turn_at(c->open, c->views[i].id);
     c->edit_parent = t->parent;

@@ -1,7 +1,8 @@
 /*
- * The chat behind the Chat screen: an open session with its branch as message views, the reply that is
- * being written, the queue of messages, and the settings. It talks to the engine through the client and
- * keeps everything in the session; it draws nothing. The screen's thread only. Owns all it holds.
+ * The chat behind the Chat screen: an open session with its branch as message views, the reply that
+ * is being written, the queue of messages, and the settings. It talks to the engine through the
+ * client and keeps everything in the session; it draws nothing. The screen's thread only. Owns all
+ * it holds.
  */
 #ifndef TUI_CHAT_H
 #define TUI_CHAT_H
@@ -31,9 +32,9 @@ typedef struct chat_message_view {
     width_cleaner clean_text, clean_think;
     bool is_think_open, is_folded;
     char error[256];
-    int64_t tokens, think_tokens;  /* -1: not known */
+    int64_t tokens, think_tokens;           /* -1: not known */
     double seconds, rate, first_s, think_s; /* NAN: not known */
-    int i_sibling, n_siblings;     /* from 1 */
+    int i_sibling, n_siblings;              /* from 1 */
     /* the last layout */
     int columns, think_rows, text_rows, n_rows;
     bool is_laid;
@@ -41,37 +42,37 @@ typedef struct chat_message_view {
 
 typedef enum {
     CHAT_IDLE,
-    CHAT_WAITING,  /* sent, no answer yet */
-    CHAT_READING,  /* the prompt is being read */
+    CHAT_WAITING, /* sent, no answer yet */
+    CHAT_READING, /* the prompt is being read */
     CHAT_THINKING_NOW,
     CHAT_WRITING
 } chat_phase;
 
 typedef struct chat {
     client *engine;
-    char *dir;               /* folder of the sessions */
-    session *open;           /* never NULL after chat_open */
+    char *dir;     /* folder of the sessions */
+    session *open; /* never NULL after chat_open */
     chat_settings settings;
     chat_message_view *views;
     int n_views, views_cap;
-    uint32_t revision;       /* changes when views are rebuilt */
+    uint32_t revision; /* changes when views are rebuilt */
     /* the reply being written */
     chat_phase phase;
     client_call *call;
-    turn_result result;      /* of the present or the last reply */
+    turn_result result; /* of the present or the last reply */
     uint64_t sent_ms, first_ms, content_ms, last_ms, think_end_ms, now_ms;
     int64_t read_done, read_total;
     int64_t n_pieces, n_think_pieces;
     uint64_t piece_ms[CHAT_RATE_SLOTS];
     bool is_stopping, send_queued_after_stop;
-    char last_line[192];     /* status of the last reply, empty when there was none */
+    char last_line[192]; /* status of the last reply, empty when there was none */
     /* messages that wait */
     char *queue[CHAT_QUEUE_MAX];
     int n_queue;
-    int edit_parent;         /* the next message becomes a sibling under this turn; -1: none */
+    int edit_parent; /* the next message becomes a sibling under this turn; -1: none */
     int redo[64], n_redo;
-    int64_t context_used;    /* tokens after the last reply, -1 */
-    char notice[512];        /* one sentence for the user; taken by the screen */
+    int64_t context_used; /* tokens after the last reply, -1 */
+    char notice[512];     /* one sentence for the user; taken by the screen */
 } chat;
 
 int chat_open(chat *c, client *engine, const char *session_dir, err *e);
@@ -84,7 +85,8 @@ int chat_load(chat *c, const char *name, err *e);
 int chat_send(chat *c, const char *text, uint64_t now_ms, err *e);
 /* Puts a message into the queue. ERR_FULL when it is full. */
 int chat_queue(chat *c, const char *text, err *e);
-/* Sends what is queued if nothing is being written. Called when a reply ends or the engine is ready. */
+/* Sends what is queued if nothing is being written. Called when a reply ends or the engine is
+ * ready. */
 void chat_send_queued(chat *c, uint64_t now_ms);
 /* Answers the last question again (a sibling), or goes on with a reply that was cut short. */
 int chat_again(chat *c, uint64_t now_ms, err *e);
@@ -96,11 +98,13 @@ double chat_rate(const chat *c, uint64_t now_ms);
 /* Writes open text to disk at most once a second. */
 void chat_tick(chat *c, uint64_t now_ms);
 
-/* Moves to another branch: the sibling of view i in a direction, the turn before (undo), back (redo). */
+/* Moves to another branch: the sibling of view i in a direction, the turn before (undo), back
+ * (redo). */
 int chat_sibling(chat *c, int i, int direction, err *e);
 int chat_undo(chat *c, err *e);
 int chat_redo(chat *c, err *e);
-/* Prepares an edit of view i (a question): its text goes to out, the next message becomes a sibling. */
+/* Prepares an edit of view i (a question): its text goes to out, the next message becomes a
+ * sibling. */
 int chat_edit(chat *c, int i, buf *out, err *e);
 /* Sets the system prompt: a branch at the root. */
 int chat_set_system(chat *c, const char *text, err *e);

@@ -21,7 +21,7 @@
 static struct {
     char queue[256];
     size_t head, n;
-    char *ended;    /* text of the line that Enter ended, owned */
+    char *ended; /* text of the line that Enter ended, owned */
     FILE *nowhere;
     bool is_open;
 } editor;
@@ -63,7 +63,8 @@ static void on_line(char *line) {
 
 static int keep_newline(int count, int key) {
     (void)key;
-    for (int i = 0; i < count; i++) rl_insert_text("\n");
+    for (int i = 0; i < count; i++)
+        rl_insert_text("\n");
     return 0;
 }
 
@@ -115,26 +116,39 @@ static void feed(const char *s, size_t n) {
     memcpy(editor.queue, s, n);
     editor.head = 0;
     editor.n = n;
-    while (editor.n > 0) rl_callback_read_char();
+    while (editor.n > 0)
+        rl_callback_read_char();
 }
 
-/* Keys with no byte form of their own go out in the form that readline binds by default; a form that
- * it cannot parse would leave its tail in the text. */
+/* Keys with no byte form of their own go out in the form that readline binds by default; a form
+ * that it cannot parse would leave its tail in the text. */
 static const char *key_bytes(const input_event *ev) {
     bool is_word = (ev->mods & (INPUT_CTRL | INPUT_ALT)) != 0;
     switch (ev->key) {
-    case INPUT_KEY_ENTER: return "\r";
-    case INPUT_KEY_TAB: return "\t";
-    case INPUT_KEY_BACKSPACE: return is_word ? "\033\177" : "\177";
-    case INPUT_KEY_ESC: return "\033";
-    case INPUT_KEY_UP: return "\033[A";
-    case INPUT_KEY_DOWN: return "\033[B";
-    case INPUT_KEY_RIGHT: return is_word ? "\033f" : "\033[C";
-    case INPUT_KEY_LEFT: return is_word ? "\033b" : "\033[D";
-    case INPUT_KEY_HOME: return "\033[H";
-    case INPUT_KEY_END: return "\033[F";
-    case INPUT_KEY_DELETE: return is_word ? "\033d" : "\033[3~";
-    default: return NULL;
+    case INPUT_KEY_ENTER:
+        return "\r";
+    case INPUT_KEY_TAB:
+        return "\t";
+    case INPUT_KEY_BACKSPACE:
+        return is_word ? "\033\177" : "\177";
+    case INPUT_KEY_ESC:
+        return "\033";
+    case INPUT_KEY_UP:
+        return "\033[A";
+    case INPUT_KEY_DOWN:
+        return "\033[B";
+    case INPUT_KEY_RIGHT:
+        return is_word ? "\033f" : "\033[C";
+    case INPUT_KEY_LEFT:
+        return is_word ? "\033b" : "\033[D";
+    case INPUT_KEY_HOME:
+        return "\033[H";
+    case INPUT_KEY_END:
+        return "\033[F";
+    case INPUT_KEY_DELETE:
+        return is_word ? "\033d" : "\033[3~";
+    default:
+        return NULL;
     }
 }
 
@@ -155,7 +169,8 @@ void line_key(const input_event *ev) {
     if (ev->mods & INPUT_CTRL) {
         if (ev->code >= 128) return;
         bytes[n++] = (char)(ev->code == '?' ? 0x7f : ev->code & 0x1f);
-    } else n += utf8_encode(ev->code, bytes + n);
+    } else
+        n += utf8_encode(ev->code, bytes + n);
     feed(bytes, n);
 }
 
@@ -199,7 +214,8 @@ void line_delete(size_t from, size_t to) {
     rl_begin_undo_group();
     rl_delete_text((int)from, (int)to);
     rl_end_undo_group();
-    if (rl_point > (int)from) rl_point = rl_point >= (int)to ? rl_point - (int)(to - from) : (int)from;
+    if (rl_point > (int)from)
+        rl_point = rl_point >= (int)to ? rl_point - (int)(to - from) : (int)from;
 }
 
 void line_kill_all(void) {
@@ -208,8 +224,10 @@ void line_kill_all(void) {
 }
 
 void line_history_step(int direction) {
-    if (direction < 0) rl_get_previous_history(1, 0);
-    else rl_get_next_history(1, 0);
+    if (direction < 0)
+        rl_get_previous_history(1, 0);
+    else
+        rl_get_next_history(1, 0);
     rl_point = rl_end;
 }
 
@@ -229,7 +247,8 @@ const char *line_message(void) {
 }
 
 bool line_abort(void) {
-    if (!RL_ISSTATE(RL_STATE_ISEARCH | RL_STATE_NSEARCH | RL_STATE_NUMERICARG | RL_STATE_MULTIKEY)) {
+    if (!RL_ISSTATE(
+            RL_STATE_ISEARCH | RL_STATE_NSEARCH | RL_STATE_NUMERICARG | RL_STATE_MULTIKEY)) {
         return false;
     }
     feed("\007", 1);

@@ -43,8 +43,8 @@ static void take_word(gauges *g, const json *v, uint64_t now_ms) {
     static const struct {
         const char *word;
         engine_state state;
-    } STATES[] = {{"loading", ENGINE_STARTING}, {"ready", ENGINE_READY}, {"draining", ENGINE_DRAINING},
-                  {"failed", ENGINE_FAILED}};
+    } STATES[] = {{"loading", ENGINE_STARTING}, {"ready", ENGINE_READY},
+        {"draining", ENGINE_DRAINING}, {"failed", ENGINE_FAILED}};
     const char *word = json_str(json_get(v, "state"));
     const char *reason = json_str(json_get(v, "reason"));
     for (size_t i = 0; word != NULL && i < sizeof STATES / sizeof STATES[0]; i++) {
@@ -70,7 +70,8 @@ int gauges_take_stats(gauges *g, const char *s, size_t n, uint64_t now_ms, err *
     json *v;
     int rc = json_parse(s, n, NULL, &v, e);
     if (rc != OK) return rc;
-    const json *kv = json_get(v, "kv"), *cache = json_get(v, "cache"), *draft = json_get(v, "draft");
+    const json *kv = json_get(v, "kv"), *cache = json_get(v, "cache"),
+               *draft = json_get(v, "draft");
     const json *requests = json_get(v, "requests");
     g->uptime_s = number(v, "uptime_s");
     g->tokens_now = number(v, "tokens_per_s_now");
@@ -169,12 +170,14 @@ double gauges_draft_share(const gauges *g) {
 
 double gauges_hit_share(const gauges *g) {
     int64_t all = g->hit_tokens + g->miss_tokens;
-    return g->hit_tokens < 0 || g->miss_tokens < 0 || all == 0 ? (double)NAN
-                                                              : (double)g->hit_tokens / (double)all;
+    return g->hit_tokens < 0 || g->miss_tokens < 0 || all == 0
+               ? (double)NAN
+               : (double)g->hit_tokens / (double)all;
 }
 
 const char *gauges_state_word(engine_state s) {
-    static const char *const WORDS[] = {"?", "not running", "starting", "READY", "ending", "FAILED", "DOWN"};
+    static const char *const WORDS[] = {
+        "?", "not running", "starting", "READY", "ending", "FAILED", "DOWN"};
     return WORDS[s];
 }
 

@@ -1,7 +1,7 @@
 /*
  * What is known of the engine: its state, the newest sample of the stats stream, and rings of past
- * samples for plots. Filled by the loop from client events, read by screens in the same thread. A value
- * that was not given is NAN (or -1 for counts), never zero; every sample has its time.
+ * samples for plots. Filled by the loop from client events, read by screens in the same thread. A
+ * value that was not given is NAN (or -1 for counts), never zero; every sample has its time.
  */
 #ifndef TUI_GAUGES_H
 #define TUI_GAUGES_H
@@ -13,7 +13,7 @@
 #include "engine/base/err.h"
 
 #define GAUGES_MAX_RANKS 4
-#define GAUGES_FINE 1800  /* 1 s samples: 30 minutes */
+#define GAUGES_FINE 1800   /* 1 s samples: 30 minutes */
 #define GAUGES_COARSE 8640 /* 10 s means: 24 hours */
 
 typedef enum {
@@ -23,7 +23,7 @@ typedef enum {
     ENGINE_READY,
     ENGINE_DRAINING,
     ENGINE_FAILED,
-    ENGINE_DOWN      /* was there, the connection is lost */
+    ENGINE_DOWN /* was there, the connection is lost */
 } engine_state;
 
 typedef struct gauges_ring {
@@ -47,10 +47,10 @@ typedef struct gauges {
     char reason[256];        /* of ENGINE_FAILED, ENGINE_DOWN or a refused start */
     char model_id[128], model_dir[256], version[32], build[48], endpoint[96];
     bool is_demo, is_endpoint_on;
-    int64_t context;         /* tokens, -1 */
-    int64_t streams;         /* most streams at once, -1 */
+    int64_t context; /* tokens, -1 */
+    int64_t streams; /* most streams at once, -1 */
     bool has_sample;
-    uint64_t sample_ms;      /* monotonic, when the newest sample came */
+    uint64_t sample_ms; /* monotonic, when the newest sample came */
     double uptime_s, tokens_now, tokens_minute, prefill_now;
     int64_t kv_used, kv_total, cache_pages, hit_tokens, miss_tokens;
     int64_t drafts_proposed, drafts_accepted;
@@ -68,7 +68,8 @@ void gauges_set_state(gauges *g, engine_state s, const char *reason, uint64_t no
 int gauges_take_stats(gauges *g, const char *text, size_t n, uint64_t now_ms, err *e);
 /* The answer of /tandem/v1/state. */
 int gauges_take_state(gauges *g, const char *text, size_t n, uint64_t now_ms, err *e);
-/* Call at least once a second: moves the rings on, with gaps where no sample came. True if they moved. */
+/* Call at least once a second: moves the rings on, with gaps where no sample came. True if they
+ * moved. */
 bool gauges_tick(gauges *g, uint64_t now_ms);
 
 /* Seconds since the newest sample; -1 when there is none. */
@@ -78,8 +79,8 @@ double gauges_draft_share(const gauges *g);
 double gauges_hit_share(const gauges *g);
 const char *gauges_state_word(engine_state s);
 
-/* Copies the samples of the last seconds, oldest first, at most cap: 1 s samples up to 30 minutes, 10 s
- * means above. Returns how many. */
+/* Copies the samples of the last seconds, oldest first, at most cap: 1 s samples up to 30 minutes,
+ * 10 s means above. Returns how many. */
 int gauges_window(const gauges_ring *r, int seconds, float *out, int cap);
 
 #endif

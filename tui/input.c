@@ -47,22 +47,29 @@ static void set_char(input_event *ev, uint32_t code, int mods) {
 
 /* A control byte or DEL as a key. */
 static void set_control(input_event *ev, unsigned char c, int mods) {
-    if (c == '\r') set_key(ev, INPUT_KEY_ENTER, mods);
-    else if (c == '\t') set_key(ev, INPUT_KEY_TAB, mods);
-    else if (c == 0x7f) set_key(ev, INPUT_KEY_BACKSPACE, mods);
-    else if (c == 0x1b) set_key(ev, INPUT_KEY_ESC, mods);
-    else if (c == 0) set_char(ev, ' ', mods | INPUT_CTRL);
-    else if (c < 27) set_char(ev, (uint32_t)c + 'a' - 1, mods | INPUT_CTRL);
-    else set_char(ev, (uint32_t)c + 64, mods | INPUT_CTRL);
+    if (c == '\r')
+        set_key(ev, INPUT_KEY_ENTER, mods);
+    else if (c == '\t')
+        set_key(ev, INPUT_KEY_TAB, mods);
+    else if (c == 0x7f)
+        set_key(ev, INPUT_KEY_BACKSPACE, mods);
+    else if (c == 0x1b)
+        set_key(ev, INPUT_KEY_ESC, mods);
+    else if (c == 0)
+        set_char(ev, ' ', mods | INPUT_CTRL);
+    else if (c < 27)
+        set_char(ev, (uint32_t)c + 'a' - 1, mods | INPUT_CTRL);
+    else
+        set_char(ev, (uint32_t)c + 64, mods | INPUT_CTRL);
 }
 
 typedef struct sequence {
-    char lead;     /* one of <=>? after the bracket, or 0 */
-    char middle;   /* an intermediate byte, or 0 */
+    char lead;   /* one of <=>? after the bracket, or 0 */
+    char middle; /* an intermediate byte, or 0 */
     char final;
     int n_parameters;
     int parameters[MAX_PARAMETERS]; /* -1: left out */
-    int sub;       /* first sub-parameter of the second parameter (kitty: event type) */
+    int sub; /* first sub-parameter of the second parameter (kitty: event type) */
 } sequence;
 
 static int modifiers(const sequence *q, int i) {
@@ -80,13 +87,26 @@ static bool tilde_key(int number, input_key *key) {
         int number;
         input_key key;
     } KEYS[] = {
-        {1, INPUT_KEY_HOME},      {2, INPUT_KEY_INSERT},    {3, INPUT_KEY_DELETE},
-        {4, INPUT_KEY_END},       {5, INPUT_KEY_PAGE_UP},   {6, INPUT_KEY_PAGE_DOWN},
-        {7, INPUT_KEY_HOME},      {8, INPUT_KEY_END},       {11, INPUT_KEY_F1},
-        {12, INPUT_KEY_F1 + 1},   {13, INPUT_KEY_F1 + 2},   {14, INPUT_KEY_F1 + 3},
-        {15, INPUT_KEY_F1 + 4},   {17, INPUT_KEY_F1 + 5},   {18, INPUT_KEY_F1 + 6},
-        {19, INPUT_KEY_F1 + 7},   {20, INPUT_KEY_F1 + 8},   {21, INPUT_KEY_F1 + 9},
-        {23, INPUT_KEY_F1 + 10},  {24, INPUT_KEY_F12},
+        {1, INPUT_KEY_HOME},
+        {2, INPUT_KEY_INSERT},
+        {3, INPUT_KEY_DELETE},
+        {4, INPUT_KEY_END},
+        {5, INPUT_KEY_PAGE_UP},
+        {6, INPUT_KEY_PAGE_DOWN},
+        {7, INPUT_KEY_HOME},
+        {8, INPUT_KEY_END},
+        {11, INPUT_KEY_F1},
+        {12, INPUT_KEY_F1 + 1},
+        {13, INPUT_KEY_F1 + 2},
+        {14, INPUT_KEY_F1 + 3},
+        {15, INPUT_KEY_F1 + 4},
+        {17, INPUT_KEY_F1 + 5},
+        {18, INPUT_KEY_F1 + 6},
+        {19, INPUT_KEY_F1 + 7},
+        {20, INPUT_KEY_F1 + 8},
+        {21, INPUT_KEY_F1 + 9},
+        {23, INPUT_KEY_F1 + 10},
+        {24, INPUT_KEY_F12},
     };
     for (size_t i = 0; i < sizeof KEYS / sizeof KEYS[0]; i++) {
         if (KEYS[i].number != number) continue;
@@ -99,8 +119,16 @@ static bool tilde_key(int number, input_key *key) {
 static bool letter_key(char final, input_key *key) {
     static const char LETTERS[] = "ABCDHFPQRS";
     static const input_key KEYS[] = {
-        INPUT_KEY_UP,   INPUT_KEY_DOWN, INPUT_KEY_RIGHT,  INPUT_KEY_LEFT,   INPUT_KEY_HOME,
-        INPUT_KEY_END,  INPUT_KEY_F1,   INPUT_KEY_F1 + 1, INPUT_KEY_F1 + 2, INPUT_KEY_F1 + 3,
+        INPUT_KEY_UP,
+        INPUT_KEY_DOWN,
+        INPUT_KEY_RIGHT,
+        INPUT_KEY_LEFT,
+        INPUT_KEY_HOME,
+        INPUT_KEY_END,
+        INPUT_KEY_F1,
+        INPUT_KEY_F1 + 1,
+        INPUT_KEY_F1 + 2,
+        INPUT_KEY_F1 + 3,
     };
     const char *found = final != '\0' ? strchr(LETTERS, final) : NULL;
     if (found == NULL) return false;
@@ -110,16 +138,23 @@ static bool letter_key(char final, input_key *key) {
 
 /* A code point with modifiers (kitty "u" and modifyOtherKeys). */
 static bool code_key(input_event *ev, int code, int mods) {
-    if (code == 13 || code == 57414) set_key(ev, INPUT_KEY_ENTER, mods);
-    else if (code == 9) set_key(ev, INPUT_KEY_TAB, mods);
-    else if (code == 27) set_key(ev, INPUT_KEY_ESC, mods);
-    else if (code == 127 || code == 8) set_key(ev, INPUT_KEY_BACKSPACE, mods);
-    else if (code >= 57344 && code <= 63743) return false; /* keys of the keyboard we have no use for */
-    else if (code < 32) return false;
+    if (code == 13 || code == 57414)
+        set_key(ev, INPUT_KEY_ENTER, mods);
+    else if (code == 9)
+        set_key(ev, INPUT_KEY_TAB, mods);
+    else if (code == 27)
+        set_key(ev, INPUT_KEY_ESC, mods);
+    else if (code == 127 || code == 8)
+        set_key(ev, INPUT_KEY_BACKSPACE, mods);
+    else if (code >= 57344 && code <= 63743)
+        return false; /* keys of the keyboard we have no use for */
+    else if (code < 32)
+        return false;
     else if ((mods & ~INPUT_SHIFT) == 0) {
         ev->kind = INPUT_TEXT;
         ev->code = (uint32_t)code;
-    } else set_char(ev, (uint32_t)code, mods);
+    } else
+        set_char(ev, (uint32_t)code, mods);
     return true;
 }
 
@@ -128,7 +163,8 @@ static bool mouse_report(input_event *ev, const sequence *q) {
     ev->kind = INPUT_MOUSE;
     ev->column = parameter(q, 1) - 1;
     ev->row = parameter(q, 2) - 1;
-    ev->mods = ((b & 4) ? INPUT_SHIFT : 0) | ((b & 8) ? INPUT_ALT : 0) | ((b & 16) ? INPUT_CTRL : 0);
+    ev->mods =
+        ((b & 4) ? INPUT_SHIFT : 0) | ((b & 8) ? INPUT_ALT : 0) | ((b & 16) ? INPUT_CTRL : 0);
     ev->is_motion = (b & 32) != 0;
     ev->button = b & ~(4 | 8 | 16 | 32);
     ev->is_release = q->final == 'm';
@@ -137,13 +173,16 @@ static bool mouse_report(input_event *ev, const sequence *q) {
 
 static bool reply_event(input_event *ev, const sequence *q) {
     ev->kind = INPUT_REPLY;
-    if (q->final == 'c') ev->reply = INPUT_REPLY_ATTRIBUTES;
-    else if (q->final == 'u') ev->reply = INPUT_REPLY_KITTY;
+    if (q->final == 'c')
+        ev->reply = INPUT_REPLY_ATTRIBUTES;
+    else if (q->final == 'u')
+        ev->reply = INPUT_REPLY_KITTY;
     else if (q->final == 'y' && q->middle == '$' && parameter(q, 0) == 2026) {
         ev->reply = INPUT_REPLY_SYNC;
         int mode = parameter(q, 1);
         ev->code = mode == 1 || mode == 2;
-    } else return false;
+    } else
+        return false;
     return true;
 }
 
@@ -154,10 +193,16 @@ static bool csi_event(input_event *ev, const sequence *q) {
     input_key key;
     int first = parameter(q, 0);
     switch (q->final) {
-    case 'Z': set_key(ev, INPUT_KEY_TAB, modifiers(q, 1) | INPUT_SHIFT); return true;
+    case 'Z':
+        set_key(ev, INPUT_KEY_TAB, modifiers(q, 1) | INPUT_SHIFT);
+        return true;
     case 'I':
-    case 'O': ev->kind = INPUT_FOCUS; ev->code = q->final == 'I'; return true;
-    case 'u': return q->sub != 3 && code_key(ev, first, modifiers(q, 1));
+    case 'O':
+        ev->kind = INPUT_FOCUS;
+        ev->code = q->final == 'I';
+        return true;
+    case 'u':
+        return q->sub != 3 && code_key(ev, first, modifiers(q, 1));
     case '~':
         if (first == 27) return code_key(ev, parameter(q, 2), modifiers(q, 1));
         if (!tilde_key(first, &key)) return false;
@@ -172,7 +217,8 @@ static bool csi_event(input_event *ev, const sequence *q) {
             return true;
         }
         break;
-    default: break;
+    default:
+        break;
     }
     if (!letter_key(q->final, &key)) return false;
     set_key(ev, key, modifiers(q, 1));
@@ -180,7 +226,8 @@ static bool csi_event(input_event *ev, const sequence *q) {
 }
 
 /* Reads the parameters of a CSI; returns its length, 0 when it is incomplete. A byte that cannot
- * stand in a sequence ends it (the result is a sequence without a final byte, which means nothing). */
+ * stand in a sequence ends it (the result is a sequence without a final byte, which means nothing).
+ */
 static size_t scan_csi(const char *s, size_t n, sequence *q) {
     size_t i = 2;
     memset(q, 0, sizeof *q);
@@ -197,11 +244,13 @@ static size_t scan_csi(const char *s, size_t n, sequence *q) {
             if (!is_open && q->n_parameters < MAX_PARAMETERS) q->parameters[q->n_parameters++] = -1;
             is_sub = c == ':';
             is_open = is_sub;
-        } else if (c >= 0x20 && c < 0x30) q->middle = (char)c;
+        } else if (c >= 0x20 && c < 0x30)
+            q->middle = (char)c;
         else if (c >= 0x40 && c < 0x7f) {
             q->final = (char)c;
             return i + 1;
-        } else return i;
+        } else
+            return i;
         if (i >= MAX_SEQUENCE) return i + 1;
     }
     return 0;
@@ -230,13 +279,17 @@ static size_t decode_ss3(const char *s, size_t n, input_event *ev, bool *has) {
     input_key key;
     char c = s[2];
     *has = true;
-    if (letter_key(c, &key)) set_key(ev, key, 0);
-    else if (c == 'M') set_key(ev, INPUT_KEY_ENTER, 0);
-    else if (c == 'I') set_key(ev, INPUT_KEY_TAB, 0);
+    if (letter_key(c, &key))
+        set_key(ev, key, 0);
+    else if (c == 'M')
+        set_key(ev, INPUT_KEY_ENTER, 0);
+    else if (c == 'I')
+        set_key(ev, INPUT_KEY_TAB, 0);
     else if (c >= 'j' && c <= 'y') {
         ev->kind = INPUT_TEXT;
         ev->code = (uint32_t)c - 0x40;
-    } else *has = false;
+    } else
+        *has = false;
     return 3;
 }
 
@@ -268,7 +321,8 @@ static size_t decode_plain(const char *s, size_t n, input_event *ev, int mods) {
         ev->code = c;
         return 1;
     }
-    if (mods != 0) set_char(ev, code, mods);
+    if (mods != 0)
+        set_char(ev, code, mods);
     else {
         ev->kind = INPUT_TEXT;
         ev->code = code;
@@ -283,13 +337,21 @@ static size_t decode(const char *s, size_t n, input_event *ev, bool *has) {
     if (s[0] != '\033') return decode_plain(s, n, ev, 0);
     if (n == 1) return 0;
     switch (s[1]) {
-    case '[': *has = false; return decode_csi(s, n, ev, has);
-    case 'O': return decode_ss3(s, n, ev, has);
+    case '[':
+        *has = false;
+        return decode_csi(s, n, ev, has);
+    case 'O':
+        return decode_ss3(s, n, ev, has);
     case ']':
     case 'P':
-    case '_': *has = false; return skip_string(s, n);
-    case '\033': set_key(ev, INPUT_KEY_ESC, 0); return 1;
-    default: break;
+    case '_':
+        *has = false;
+        return skip_string(s, n);
+    case '\033':
+        set_key(ev, INPUT_KEY_ESC, 0);
+        return 1;
+    default:
+        break;
     }
     size_t len = decode_plain(s + 1, n - 1, ev, INPUT_ALT);
     return len == 0 ? 0 : len + 1;
@@ -303,11 +365,16 @@ static void take_paste(buf *out, const char *s, size_t n) {
         if (c == '\r') {
             buf_putc(out, '\n');
             if (i + 1 < n && s[i + 1] == '\n') len = 2;
-        } else if (c == UTF8_INVALID) buf_puts(out, "\xef\xbf\xbd");
-        else if (c == '\n' || c == '\t') buf_putc(out, (char)c);
-        else if (c < 0x20 || c == 0x7f) buf_printf(out, "^%c", (int)((c + 0x40) & 0x7f));
-        else if (c >= 0x80 && c < 0xa0) buf_printf(out, "<U+%04X>", (unsigned)c);
-        else buf_append(out, s + i, len);
+        } else if (c == UTF8_INVALID)
+            buf_puts(out, "\xef\xbf\xbd");
+        else if (c == '\n' || c == '\t')
+            buf_putc(out, (char)c);
+        else if (c < 0x20 || c == 0x7f)
+            buf_printf(out, "^%c", (int)((c + 0x40) & 0x7f));
+        else if (c >= 0x80 && c < 0xa0)
+            buf_printf(out, "<U+%04X>", (unsigned)c);
+        else
+            buf_append(out, s + i, len);
         i += len;
     }
 }
@@ -356,8 +423,10 @@ static bool give_up(input *in, input_event *ev) {
     in->since_ms = 0;
     if (s[0] == '\033' && n <= 2) {
         in->at += n;
-        if (n == 1) set_key(ev, INPUT_KEY_ESC, 0);
-        else set_char(ev, (unsigned char)s[1], INPUT_ALT);
+        if (n == 1)
+            set_key(ev, INPUT_KEY_ESC, 0);
+        else
+            set_char(ev, (unsigned char)s[1], INPUT_ALT);
         return true;
     }
     in->at += n;

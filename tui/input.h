@@ -1,9 +1,10 @@
 /*
- * The input decoder: bytes from the terminal in, events out. It understands UTF-8, control keys, the
- * CSI and SS3 forms of function keys with modifiers, the kitty and modifyOtherKeys forms, bracketed
- * paste, SGR and old mouse reports, focus reports and answers to our questions; what it does not know
- * is dropped whole. Cutting the bytes differently gives the same events, except that a lone Esc is
- * known only after a wait. One thread; the decoder owns its buffers, also the paste it hands out.
+ * The input decoder: bytes from the terminal in, events out. It understands UTF-8, control keys,
+ * the CSI and SS3 forms of function keys with modifiers, the kitty and modifyOtherKeys forms,
+ * bracketed paste, SGR and old mouse reports, focus reports and answers to our questions; what it
+ * does not know is dropped whole. Cutting the bytes differently gives the same events, except that
+ * a lone Esc is known only after a wait. One thread; the decoder owns its buffers, also the paste
+ * it hands out.
  */
 #ifndef TUI_INPUT_H
 #define TUI_INPUT_H
@@ -17,13 +18,13 @@
 #define INPUT_PASTE_MAX_BYTES (16u << 20)
 
 typedef enum {
-    INPUT_TEXT,    /* code: one printable code point */
-    INPUT_KEY,     /* key, mods; for INPUT_KEY_CHAR code is the character in lower case */
-    INPUT_PASTE,   /* paste: cleaned text, valid until the next call */
-    INPUT_MOUSE,   /* row, column from 0, button, is_release, is_motion */
-    INPUT_FOCUS,   /* code: 1 focus in, 0 out */
-    INPUT_REPLY,   /* reply, code */
-    INPUT_INVALID  /* code: a byte that is no UTF-8 */
+    INPUT_TEXT,   /* code: one printable code point */
+    INPUT_KEY,    /* key, mods; for INPUT_KEY_CHAR code is the character in lower case */
+    INPUT_PASTE,  /* paste: cleaned text, valid until the next call */
+    INPUT_MOUSE,  /* row, column from 0, button, is_release, is_motion */
+    INPUT_FOCUS,  /* code: 1 focus in, 0 out */
+    INPUT_REPLY,  /* reply, code */
+    INPUT_INVALID /* code: a byte that is no UTF-8 */
 } input_kind;
 
 typedef enum {
@@ -71,7 +72,7 @@ typedef struct input_event {
 
 typedef struct input {
     buf raw;
-    size_t at;         /* first byte not decoded yet */
+    size_t at; /* first byte not decoded yet */
     buf paste;
     bool is_pasting, has_paste;
     uint64_t since_ms; /* when the incomplete bytes at the front were first seen; 0: none wait */

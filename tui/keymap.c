@@ -37,7 +37,8 @@ static const key_row ROWS[] = {
     {ACTION_SCROLL_UP, "scroll-up", KEYS_INPUT, "PgUp", "page up in the transcript"},
     {ACTION_SCROLL_DOWN, "scroll-down", KEYS_INPUT, "PgDn", "page down in the transcript"},
     {ACTION_SCROLL_LINE_UP, "scroll-line-up", KEYS_INPUT, "C-Up", "line up in the transcript"},
-    {ACTION_SCROLL_LINE_DOWN, "scroll-line-down", KEYS_INPUT, "C-Down", "line down in the transcript"},
+    {ACTION_SCROLL_LINE_DOWN, "scroll-line-down", KEYS_INPUT, "C-Down",
+        "line down in the transcript"},
     {ACTION_THINK_ALL, "thinking", KEYS_INPUT, "M-t", "fold or open all thinking"},
     {ACTION_THINK_ALL, "thinking-list", KEYS_TRANSCRIPT, "T", "fold or open all thinking"},
 
@@ -85,7 +86,8 @@ static const key_row ROWS[] = {
 };
 #define N_ROWS (sizeof ROWS / sizeof ROWS[0])
 
-/* Keys of keys.conf, beside the rows they replace. Written by keymap_load before the screen starts. */
+/* Keys of keys.conf, beside the rows they replace. Written by keymap_load before the screen starts.
+ */
 static char bound[N_ROWS][MAX_KEYS_TEXT];
 static bool is_bound[N_ROWS];
 
@@ -105,8 +107,8 @@ const char *keymap_keys(key_action action) {
     return "";
 }
 
-static const char *const KEY_NAMES[] = {"", "Enter", "Tab", "Backspace", "Esc", "Up", "Down", "Right",
-                                        "Left", "Home", "End", "PgUp", "PgDn", "Insert", "Delete"};
+static const char *const KEY_NAMES[] = {"", "Enter", "Tab", "Backspace", "Esc", "Up", "Down",
+    "Right", "Left", "Home", "End", "PgUp", "PgDn", "Insert", "Delete"};
 
 void keymap_event_name(const input_event *ev, char out[24]) {
     char key[8] = "";
@@ -115,12 +117,16 @@ void keymap_event_name(const input_event *ev, char out[24]) {
     out[0] = '\0';
     if (ev->kind != INPUT_TEXT && ev->kind != INPUT_KEY) return;
     if (ev->kind == INPUT_TEXT || ev->key == INPUT_KEY_CHAR) {
-        if (ev->code == ' ') name = "Space";
-        else key[utf8_encode(ev->code, key)] = '\0';
-    } else if (ev->key >= INPUT_KEY_F1) snprintf(key, sizeof key, "F%d", (int)(ev->key - INPUT_KEY_F1) + 1);
-    else name = KEY_NAMES[ev->key];
+        if (ev->code == ' ')
+            name = "Space";
+        else
+            key[utf8_encode(ev->code, key)] = '\0';
+    } else if (ev->key >= INPUT_KEY_F1)
+        snprintf(key, sizeof key, "F%d", (int)(ev->key - INPUT_KEY_F1) + 1);
+    else
+        name = KEY_NAMES[ev->key];
     snprintf(out, 24, "%s%s%s%s", mods & INPUT_CTRL ? "C-" : "", mods & INPUT_ALT ? "M-" : "",
-             mods & INPUT_SHIFT ? "S-" : "", name);
+        mods & INPUT_SHIFT ? "S-" : "", name);
 }
 
 static bool has_key(const char *keys, const char *name) {
@@ -158,16 +164,19 @@ static bool is_key_name(const char *s, size_t n) {
     for (size_t i = 1; i < sizeof KEY_NAMES / sizeof KEY_NAMES[0]; i++) {
         if (strlen(KEY_NAMES[i]) == n && memcmp(KEY_NAMES[i], s, n) == 0) return true;
     }
-    return s[0] == 'F' && n <= 3 && isdigit((unsigned char)s[1]) && (n == 2 || isdigit((unsigned char)s[2]));
+    return s[0] == 'F' && n <= 3 && isdigit((unsigned char)s[1]) &&
+           (n == 2 || isdigit((unsigned char)s[2]));
 }
 
 static int check_keys(const char *keys, const char *path, int line, err *e) {
     for (const char *s = keys; *s != '\0';) {
-        while (*s == ' ') s++;
+        while (*s == ' ')
+            s++;
         size_t n = strcspn(s, " ");
         if (n > 0 && !is_key_name(s, n)) {
-            return err_set(e, ERR_FORMAT, "%s:%d: \"%.*s\" is no key; write it like C-x, M-x, F5, PgUp or a",
-                           path, line, (int)n, s);
+            return err_set(e, ERR_FORMAT,
+                "%s:%d: \"%.*s\" is no key; write it like C-x, M-x, F5, PgUp or a", path, line,
+                (int)n, s);
         }
         s += n;
     }
@@ -183,8 +192,8 @@ static int check_double(size_t row, const char *path, int line, err *e) {
             size_t n = strcspn(s, " ");
             snprintf(name, sizeof name, "%.*s", (int)n, s);
             if (n > 0 && has_key(row_keys(i), name)) {
-                return err_set(e, ERR_FORMAT, "%s:%d: %s is bound to \"%s\" already", path, line, name,
-                               ROWS[i].name);
+                return err_set(e, ERR_FORMAT, "%s:%d: %s is bound to \"%s\" already", path, line,
+                    name, ROWS[i].name);
             }
             s += n + (s[n] == ' ' ? 1 : 0);
         }
@@ -194,14 +203,17 @@ static int check_double(size_t row, const char *path, int line, err *e) {
 
 static int take_line(char *line, const char *path, int number, err *e) {
     char *equals = strchr(line, '=');
-    while (*line == ' ' || *line == '\t') line++;
+    while (*line == ' ' || *line == '\t')
+        line++;
     if (*line == '\0' || *line == '#') return OK;
     if (equals == NULL) return err_set(e, ERR_FORMAT, "%s:%d: expected NAME = KEYS", path, number);
     char *end = equals;
-    while (end > line && isspace((unsigned char)end[-1])) end--;
+    while (end > line && isspace((unsigned char)end[-1]))
+        end--;
     *end = '\0';
     const char *keys = equals + 1;
-    while (*keys == ' ' || *keys == '\t') keys++;
+    while (*keys == ' ' || *keys == '\t')
+        keys++;
     for (size_t i = 0; i < N_ROWS; i++) {
         if (strcmp(ROWS[i].name, line) != 0) continue;
         int rc = check_keys(keys, path, number, e);
@@ -210,8 +222,8 @@ static int take_line(char *line, const char *path, int number, err *e) {
         is_bound[i] = true;
         return check_double(i, path, number, e);
     }
-    return err_set(e, ERR_FORMAT, "%s:%d: there is no action \"%s\"; `tandem keys` lists them", path, number,
-                   line);
+    return err_set(e, ERR_FORMAT, "%s:%d: there is no action \"%s\"; `tandem keys` lists them",
+        path, number, line);
 }
 
 int keymap_load(const char *path, err *e) {
@@ -225,7 +237,8 @@ int keymap_load(const char *path, err *e) {
         bool is_last = s[n] == '\0';
         s[n] = '\0';
         size_t len = n;
-        while (len > 0 && isspace((unsigned char)s[len - 1])) s[--len] = '\0';
+        while (len > 0 && isspace((unsigned char)s[len - 1]))
+            s[--len] = '\0';
         rc = take_line(s, path, number, e);
         s += n + (is_last ? 0 : 1);
     }

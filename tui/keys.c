@@ -1,4 +1,5 @@
-/* What a key does: overlays first, then prompts and prefixes, then the key table, then the line editor. */
+/* What a key does: overlays first, then prompts and prefixes, then the key table, then the line
+ * editor. */
 #include <stdio.h>
 #include <string.h>
 
@@ -22,7 +23,8 @@ static bool is_key(const input_event *ev, input_key key) {
 }
 
 static bool is_control(const input_event *ev, uint32_t code) {
-    return ev->kind == INPUT_KEY && ev->key == INPUT_KEY_CHAR && ev->mods == INPUT_CTRL && ev->code == code;
+    return ev->kind == INPUT_KEY && ev->key == INPUT_KEY_CHAR && ev->mods == INPUT_CTRL &&
+           ev->code == code;
 }
 
 /* --- the prompt line (: and /) --- */
@@ -49,13 +51,19 @@ static void prompt_key(app *a, const input_event *ev) {
     } else if (ev->kind == INPUT_PASTE) {
         size_t n = strcspn(ev->paste, "\n");
         if (t->len + n < 400) buf_append(t, ev->paste, n);
-    } else if (is_key(ev, INPUT_KEY_ENTER)) end_prompt(a);
-    else if (is_key(ev, INPUT_KEY_ESC) || is_control(ev, 'c') || is_control(ev, 'g')) a->prompt.is_open = false;
-    else if (is_key(ev, INPUT_KEY_TAB) && a->prompt.label == ':') app_complete(a, t, true);
+    } else if (is_key(ev, INPUT_KEY_ENTER))
+        end_prompt(a);
+    else if (is_key(ev, INPUT_KEY_ESC) || is_control(ev, 'c') || is_control(ev, 'g'))
+        a->prompt.is_open = false;
+    else if (is_key(ev, INPUT_KEY_TAB) && a->prompt.label == ':')
+        app_complete(a, t, true);
     else if (is_key(ev, INPUT_KEY_BACKSPACE)) {
-        if (t->len == 0) a->prompt.is_open = false;
-        else buf_truncate(t, t->len - width_previous(t->data, t->len));
-    } else if (is_control(ev, 'u')) buf_reset(t);
+        if (t->len == 0)
+            a->prompt.is_open = false;
+        else
+            buf_truncate(t, t->len - width_previous(t->data, t->len));
+    } else if (is_control(ev, 'u'))
+        buf_reset(t);
 }
 
 /* --- the ladder of Ctrl-C --- */
@@ -106,22 +114,39 @@ static void global_action(app *a, key_action action) {
         a->overlay = OVERLAY_HELP;
         a->overlay_top = 0;
         break;
-    case ACTION_HOME: app_go(a, SCREEN_HOME); break;
-    case ACTION_CHAT: app_go(a, SCREEN_CHAT); break;
-    case ACTION_DASH: app_go(a, SCREEN_DASH); break;
-    case ACTION_LEAVE: leave(a); break;
-    case ACTION_STOP: stop(a); break;
+    case ACTION_HOME:
+        app_go(a, SCREEN_HOME);
+        break;
+    case ACTION_CHAT:
+        app_go(a, SCREEN_CHAT);
+        break;
+    case ACTION_DASH:
+        app_go(a, SCREEN_DASH);
+        break;
+    case ACTION_LEAVE:
+        leave(a);
+        break;
+    case ACTION_STOP:
+        stop(a);
+        break;
     case ACTION_ABORT:
         a->prefix = 0;
         line_abort();
         break;
-    case ACTION_REDRAW: a->wants_redraw = true; break;
-    case ACTION_SUSPEND: a->wants_suspend = true; break;
-    case ACTION_PANEL: a->has_panel = !a->has_panel; break;
+    case ACTION_REDRAW:
+        a->wants_redraw = true;
+        break;
+    case ACTION_SUSPEND:
+        a->wants_suspend = true;
+        break;
+    case ACTION_PANEL:
+        a->has_panel = !a->has_panel;
+        break;
     case ACTION_MOUSE:
         a->wants_mouse = !a->wants_mouse;
         term_set_mouse(a->term, a->wants_mouse);
-        app_hint(a, a->wants_mouse ? "mouse on: Shift selects text, Alt-m turns this off" : "mouse off");
+        app_hint(
+            a, a->wants_mouse ? "mouse on: Shift selects text, Alt-m turns this off" : "mouse off");
         break;
     case ACTION_COMMAND:
         a->prompt.is_open = true;
@@ -129,7 +154,8 @@ static void global_action(app *a, key_action action) {
         a->prompt.hint[0] = '\0';
         buf_reset(&a->prompt.text);
         break;
-    default: break;
+    default:
+        break;
     }
 }
 
@@ -145,8 +171,10 @@ static void copy_block(app *a, int number) {
     if (i >= 0 && i < a->chat.n_views) md_code(a->chat.views[i].text, number, &out);
     char what[32];
     snprintf(what, sizeof what, "code block %d", number);
-    if (out.len == 0) app_hint(a, "there is no %s in this message", what);
-    else app_copy(a, buf_cstr(&out), out.len, what);
+    if (out.len == 0)
+        app_hint(a, "there is no %s in this message", what);
+    else
+        app_copy(a, buf_cstr(&out), out.len, what);
     buf_release(&out);
 }
 
@@ -160,8 +188,10 @@ static void copy_message(app *a) {
 
 static void after_y(app *a, const input_event *ev) {
     a->prefix = 0;
-    if (ev->kind == INPUT_TEXT && ev->code >= '1' && ev->code <= '9') copy_block(a, (int)(ev->code - '0'));
-    else if (!is_key(ev, INPUT_KEY_ESC) && !is_control(ev, 'g')) copy_message(a);
+    if (ev->kind == INPUT_TEXT && ev->code >= '1' && ev->code <= '9')
+        copy_block(a, (int)(ev->code - '0'));
+    else if (!is_key(ev, INPUT_KEY_ESC) && !is_control(ev, 'g'))
+        copy_message(a);
 }
 
 static void take_back(app *a) {
@@ -178,10 +208,13 @@ static void take_back(app *a) {
 
 static void after_control_x(app *a, const input_event *ev) {
     a->prefix = 0;
-    if (is_control(ev, 'e')) a->wants_editor = true;
-    else if (is_control(ev, 'q')) take_back(a);
+    if (is_control(ev, 'e'))
+        a->wants_editor = true;
+    else if (is_control(ev, 'q'))
+        take_back(a);
     else if (!is_control(ev, 'g') && !is_control(ev, 'c')) {
-        const input_event x = {.kind = INPUT_KEY, .key = INPUT_KEY_CHAR, .mods = INPUT_CTRL, .code = 'x'};
+        const input_event x = {
+            .kind = INPUT_KEY, .key = INPUT_KEY_CHAR, .mods = INPUT_CTRL, .code = 'x'};
         part_input_event(a->input, &x);
         part_input_event(a->input, ev);
     }
@@ -208,10 +241,14 @@ static void complete(app *a) {
 }
 
 static void input_action(app *a, key_action action) {
-    if (action == ACTION_COMPLETE) complete(a);
-    else if (action == ACTION_EDITOR) a->wants_editor = true;
-    else if (action == ACTION_UNQUEUE) take_back(a);
-    else screen_chat_action(a, action);
+    if (action == ACTION_COMPLETE)
+        complete(a);
+    else if (action == ACTION_EDITOR)
+        a->wants_editor = true;
+    else if (action == ACTION_UNQUEUE)
+        take_back(a);
+    else
+        screen_chat_action(a, action);
 }
 
 /* Esc in the input: twice stops the reply and sends what waits; once goes to the transcript. */
@@ -244,9 +281,12 @@ static void input_key_event(app *a, const input_event *ev) {
     bool is_editors = is_escape && line_is_vi();
     key_action action = is_editors ? ACTION_NONE : keymap_find(ev, KEYS_INPUT);
     if (line_message() != NULL && action != ACTION_STOP) action = ACTION_NONE;
-    if (is_global(action)) global_action(a, action);
-    else if (action != ACTION_NONE) input_action(a, action);
-    else if (part_input_event(a->input, ev)) app_submit(a);
+    if (is_global(action))
+        global_action(a, action);
+    else if (action != ACTION_NONE)
+        input_action(a, action);
+    else if (part_input_event(a->input, ev))
+        app_submit(a);
 }
 
 static void list_key_event(app *a, const input_event *ev) {
@@ -258,15 +298,20 @@ static void list_key_event(app *a, const input_event *ev) {
         }
     }
     key_action action = keymap_find(ev, app_keys_where(a));
-    if (is_global(action)) global_action(a, action);
-    else if (a->screen == SCREEN_HOME) screen_home_key(a, action);
-    else if (a->screen == SCREEN_DASH) screen_dash_key(a, action);
-    else screen_chat_action(a, action);
+    if (is_global(action))
+        global_action(a, action);
+    else if (a->screen == SCREEN_HOME)
+        screen_home_key(a, action);
+    else if (a->screen == SCREEN_DASH)
+        screen_dash_key(a, action);
+    else
+        screen_chat_action(a, action);
 }
 
 /* Esc, then a digit within half a second: the function keys of terminals that keep them. */
 static bool escape_digit(app *a, const input_event *ev) {
-    if (ev->kind != INPUT_TEXT || a->esc_ms == 0 || a->now_ms - a->esc_ms >= DOUBLE_MS) return false;
+    if (ev->kind != INPUT_TEXT || a->esc_ms == 0 || a->now_ms - a->esc_ms >= DOUBLE_MS)
+        return false;
     if (ev->code < '0' || ev->code > '9') return false;
     a->esc_ms = 0;
     input_event f = {.kind = INPUT_KEY};
@@ -279,9 +324,12 @@ static bool escape_digit(app *a, const input_event *ev) {
 static void mouse_event(app *a, const input_event *ev) {
     if (ev->button == INPUT_WHEEL_UP || ev->button == INPUT_WHEEL_DOWN) {
         int by = ev->button == INPUT_WHEEL_UP ? -3 : 3;
-        if (a->overlay != OVERLAY_NONE) a->overlay_top += by;
-        else if (a->screen == SCREEN_CHAT) transcript_scroll(a, by);
-        else if (a->screen == SCREEN_HOME) screen_home_key(a, by < 0 ? ACTION_LINE_UP : ACTION_LINE_DOWN);
+        if (a->overlay != OVERLAY_NONE)
+            a->overlay_top += by;
+        else if (a->screen == SCREEN_CHAT)
+            transcript_scroll(a, by);
+        else if (a->screen == SCREEN_HOME)
+            screen_home_key(a, by < 0 ? ACTION_LINE_UP : ACTION_LINE_DOWN);
         return;
     }
     if (ev->is_release || ev->is_motion || ev->button != 0 || a->overlay != OVERLAY_NONE) return;
@@ -304,8 +352,10 @@ void app_key(app *a, const input_event *ev) {
         return;
     }
     if (ev->kind == INPUT_INVALID) {
-        app_hint(a, "byte 0x%02x from the terminal is not UTF-8 and was dropped; set the terminal's encoding to UTF-8",
-                 (unsigned)ev->code);
+        app_hint(a,
+            "byte 0x%02x from the terminal is not UTF-8 and was dropped; set the terminal's "
+            "encoding to UTF-8",
+            (unsigned)ev->code);
         return;
     }
     if (ev->kind == INPUT_FOCUS || ev->kind == INPUT_REPLY) return;
@@ -320,9 +370,14 @@ void app_key(app *a, const input_event *ev) {
         part_input_event(a->input, ev);
         return;
     }
-    if (a->prefix == 'y') after_y(a, ev);
-    else if (a->prefix == 'x') after_control_x(a, ev);
-    else if (escape_digit(a, ev)) return;
-    else if (a->screen == SCREEN_CHAT && a->is_input_focused) input_key_event(a, ev);
-    else list_key_event(a, ev);
+    if (a->prefix == 'y')
+        after_y(a, ev);
+    else if (a->prefix == 'x')
+        after_control_x(a, ev);
+    else if (escape_digit(a, ev))
+        return;
+    else if (a->screen == SCREEN_CHAT && a->is_input_focused)
+        input_key_event(a, ev);
+    else
+        list_key_event(a, ev);
 }

@@ -1,8 +1,8 @@
 /*
- * One editable line of text with history behind it: the seam between the input pane (input_pane.h) and
- * what edits the text. edit.c does it with readline, line_simple.c without (make READLINE=0). There is
- * one line per process because readline's state is global; used by the screen's thread only.
- * Points are byte offsets at character starts. Text may contain line feeds.
+ * One editable line of text with history behind it: the seam between the input pane (input_pane.h)
+ * and what edits the text. edit.c does it with readline, line_simple.c without (make READLINE=0).
+ * There is one line per process because readline's state is global; used by the screen's thread
+ * only. Points are byte offsets at character starts. Text may contain line feeds.
  */
 #ifndef TUI_LINE_H
 #define TUI_LINE_H

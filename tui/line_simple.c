@@ -31,7 +31,8 @@ int line_open(err *e) {
 }
 
 void line_close(void) {
-    for (int i = 0; i < editor.n_history; i++) mem_free(editor.history[i]);
+    for (int i = 0; i < editor.n_history; i++)
+        mem_free(editor.history[i]);
     buf_release(&editor.text);
     buf_release(&editor.kill);
     buf_release(&editor.saved);
@@ -73,14 +74,18 @@ static bool is_word_byte(size_t at) {
 }
 
 static size_t word_right(size_t at) {
-    while (at < editor.text.len && !is_word_byte(at)) at = next_of(at);
-    while (at < editor.text.len && is_word_byte(at)) at = next_of(at);
+    while (at < editor.text.len && !is_word_byte(at))
+        at = next_of(at);
+    while (at < editor.text.len && is_word_byte(at))
+        at = next_of(at);
     return at;
 }
 
 static size_t word_left(size_t at) {
-    while (at > 0 && !is_word_byte(previous_of(at))) at = previous_of(at);
-    while (at > 0 && is_word_byte(previous_of(at))) at = previous_of(at);
+    while (at > 0 && !is_word_byte(previous_of(at)))
+        at = previous_of(at);
+    while (at > 0 && is_word_byte(previous_of(at)))
+        at = previous_of(at);
     return at;
 }
 
@@ -102,20 +107,47 @@ static void undo(void) {
 static void control_key(uint32_t code) {
     size_t p = editor.point, end = editor.text.len;
     switch (code) {
-    case 'a': editor.point = 0; break;
-    case 'e': editor.point = end; break;
-    case 'b': editor.point = previous_of(p); break;
-    case 'f': editor.point = next_of(p); break;
-    case 'd': splice(p, next_of(p), "", 0); break;
-    case 'h': splice(previous_of(p), p, "", 0); break;
-    case 'k': kill_range(p, end); break;
-    case 'u': kill_range(0, p); break;
-    case 'w': kill_range(word_left(p), p); break;
-    case 'y': line_insert(buf_cstr(&editor.kill), editor.kill.len); break;
-    case 'p': line_history_step(-1); break;
-    case 'n': line_history_step(1); break;
-    case '_': undo(); break;
-    default: break;
+    case 'a':
+        editor.point = 0;
+        break;
+    case 'e':
+        editor.point = end;
+        break;
+    case 'b':
+        editor.point = previous_of(p);
+        break;
+    case 'f':
+        editor.point = next_of(p);
+        break;
+    case 'd':
+        splice(p, next_of(p), "", 0);
+        break;
+    case 'h':
+        splice(previous_of(p), p, "", 0);
+        break;
+    case 'k':
+        kill_range(p, end);
+        break;
+    case 'u':
+        kill_range(0, p);
+        break;
+    case 'w':
+        kill_range(word_left(p), p);
+        break;
+    case 'y':
+        line_insert(buf_cstr(&editor.kill), editor.kill.len);
+        break;
+    case 'p':
+        line_history_step(-1);
+        break;
+    case 'n':
+        line_history_step(1);
+        break;
+    case '_':
+        undo();
+        break;
+    default:
+        break;
     }
 }
 
@@ -130,17 +162,34 @@ static void named_key(const input_event *ev) {
         editor.i_history = editor.n_history;
         break;
     case INPUT_KEY_BACKSPACE:
-        if (is_word) kill_range(word_left(p), p);
-        else splice(previous_of(p), p, "", 0);
+        if (is_word)
+            kill_range(word_left(p), p);
+        else
+            splice(previous_of(p), p, "", 0);
         break;
-    case INPUT_KEY_DELETE: splice(p, next_of(p), "", 0); break;
-    case INPUT_KEY_LEFT: editor.point = is_word ? word_left(p) : previous_of(p); break;
-    case INPUT_KEY_RIGHT: editor.point = is_word ? word_right(p) : next_of(p); break;
-    case INPUT_KEY_HOME: editor.point = 0; break;
-    case INPUT_KEY_END: editor.point = editor.text.len; break;
-    case INPUT_KEY_UP: line_history_step(-1); break;
-    case INPUT_KEY_DOWN: line_history_step(1); break;
-    default: break;
+    case INPUT_KEY_DELETE:
+        splice(p, next_of(p), "", 0);
+        break;
+    case INPUT_KEY_LEFT:
+        editor.point = is_word ? word_left(p) : previous_of(p);
+        break;
+    case INPUT_KEY_RIGHT:
+        editor.point = is_word ? word_right(p) : next_of(p);
+        break;
+    case INPUT_KEY_HOME:
+        editor.point = 0;
+        break;
+    case INPUT_KEY_END:
+        editor.point = editor.text.len;
+        break;
+    case INPUT_KEY_UP:
+        line_history_step(-1);
+        break;
+    case INPUT_KEY_DOWN:
+        line_history_step(1);
+        break;
+    default:
+        break;
     }
 }
 
@@ -151,11 +200,16 @@ void line_key(const input_event *ev) {
         return;
     }
     if (ev->kind != INPUT_KEY) return;
-    if (ev->key != INPUT_KEY_CHAR) named_key(ev);
-    else if (ev->mods & INPUT_CTRL) control_key(ev->code);
-    else if (ev->code == 'b') editor.point = word_left(editor.point);
-    else if (ev->code == 'f') editor.point = word_right(editor.point);
-    else if (ev->code == 'd') kill_range(editor.point, word_right(editor.point));
+    if (ev->key != INPUT_KEY_CHAR)
+        named_key(ev);
+    else if (ev->mods & INPUT_CTRL)
+        control_key(ev->code);
+    else if (ev->code == 'b')
+        editor.point = word_left(editor.point);
+    else if (ev->code == 'f')
+        editor.point = word_right(editor.point);
+    else if (ev->code == 'd')
+        kill_range(editor.point, word_right(editor.point));
 }
 
 bool line_take(buf *out) {
@@ -209,8 +263,10 @@ void line_history_step(int direction) {
         buf_append(&editor.draft, buf_cstr(&editor.text), editor.text.len);
     }
     editor.i_history = to;
-    if (to == editor.n_history) line_replace(buf_cstr(&editor.draft), editor.draft.len);
-    else line_replace(editor.history[to], strlen(editor.history[to]));
+    if (to == editor.n_history)
+        line_replace(buf_cstr(&editor.draft), editor.draft.len);
+    else
+        line_replace(editor.history[to], strlen(editor.history[to]));
 }
 
 void line_history_add(const char *s) {

@@ -43,15 +43,18 @@ static void on_signal(int number) {
 }
 
 static int catch_signals(struct sigaction old[N_SIGNALS], err *e) {
-    if (pipe2(signal_pipe, O_CLOEXEC | O_NONBLOCK) != 0) return err_errno(e, "the signal pipe cannot be made");
+    if (pipe2(signal_pipe, O_CLOEXEC | O_NONBLOCK) != 0)
+        return err_errno(e, "the signal pipe cannot be made");
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    for (size_t i = 0; i < N_SIGNALS; i++) sigaction(SIGNALS[i], &action, &old[i]);
+    for (size_t i = 0; i < N_SIGNALS; i++)
+        sigaction(SIGNALS[i], &action, &old[i]);
     signal(SIGPIPE, SIG_IGN);
     return OK;
 }
 
 static void release_signals(const struct sigaction old[N_SIGNALS]) {
-    for (size_t i = 0; i < N_SIGNALS; i++) sigaction(SIGNALS[i], &old[i], NULL);
+    for (size_t i = 0; i < N_SIGNALS; i++)
+        sigaction(SIGNALS[i], &old[i], NULL);
     close(signal_pipe[0]);
     close(signal_pipe[1]);
     signal_pipe[0] = signal_pipe[1] = -1;
@@ -99,7 +102,8 @@ void app_show_text(app *a, const char *title, const char *text) {
 static const char *format_time(int64_t wall_ms, const char *format, char out[16]) {
     time_t seconds = (time_t)(wall_ms / 1000);
     struct tm local;
-    if (localtime_r(&seconds, &local) == NULL || strftime(out, 16, format, &local) == 0) out[0] = '\0';
+    if (localtime_r(&seconds, &local) == NULL || strftime(out, 16, format, &local) == 0)
+        out[0] = '\0';
     return out;
 }
 
@@ -126,9 +130,15 @@ static void draw_screen(app *a, int *cursor_row, int *cursor_column) {
     area box = {1, 0, a->n_rows - 1, a->n_columns};
     part_tabs_draw(a, (area){0, 0, 1, a->n_columns});
     switch (a->screen) {
-    case SCREEN_HOME: screen_home_draw(a, box); break;
-    case SCREEN_DASH: screen_dash_draw(a, box); break;
-    default: screen_chat_draw(a, box, cursor_row, cursor_column); break;
+    case SCREEN_HOME:
+        screen_home_draw(a, box);
+        break;
+    case SCREEN_DASH:
+        screen_dash_draw(a, box);
+        break;
+    default:
+        screen_chat_draw(a, box, cursor_row, cursor_column);
+        break;
     }
     if (a->prompt.is_open && a->screen != SCREEN_CHAT) {
         pen p = pen_on(&a->frame, (area){a->n_rows - 1, 0, 1, a->n_columns});
@@ -147,8 +157,10 @@ static void draw_screen(app *a, int *cursor_row, int *cursor_column) {
 static void draw(app *a) {
     int cursor_row = -1, cursor_column = 0;
     canvas_blank(&a->frame);
-    if (a->n_columns < 40 || a->n_rows < 8) draw_too_small(a);
-    else draw_screen(a, &cursor_row, &cursor_column);
+    if (a->n_columns < 40 || a->n_rows < 8)
+        draw_too_small(a);
+    else
+        draw_screen(a, &cursor_row, &cursor_column);
     term_draw(a->term, &a->frame, cursor_row, cursor_column);
     a->is_dirty = a->is_urgent = false;
 }
@@ -181,11 +193,19 @@ static void take_signals(app *a, timing *t) {
     unsigned char byte;
     while (read(signal_pipe[0], &byte, 1) == 1) {
         switch (byte) {
-        case SIGWINCH: t->resize_due_ms = a->now_ms + RESIZE_QUIET_MS; break;
-        case SIGTSTP: a->wants_suspend = true; break;
+        case SIGWINCH:
+            t->resize_due_ms = a->now_ms + RESIZE_QUIET_MS;
+            break;
+        case SIGTSTP:
+            a->wants_suspend = true;
+            break;
         case SIGCONT:
-        case SIGUSR1: a->wants_redraw = true; break;
-        default: a->is_leaving = true; break;
+        case SIGUSR1:
+            a->wants_redraw = true;
+            break;
+        default:
+            a->is_leaving = true;
+            break;
         }
     }
 }
@@ -201,19 +221,26 @@ static void take_input(app *a) {
     ssize_t n = read(term_input_fd(a->term), bytes, sizeof bytes);
     if (n > 0) input_feed(&a->in, bytes, (size_t)n);
     /* A terminal that is gone: keep everything and end. */
-    else if (n == 0 || (errno != EAGAIN && errno != EINTR)) a->is_leaving = true;
-    while (!a->is_leaving && !a->wants_suspend && !a->wants_editor && input_next(&a->in, a->now_ms, &ev)) {
-        if (ev.kind == INPUT_REPLY) take_reply(a, &ev);
-        else app_key(a, &ev);
+    else if (n == 0 || (errno != EAGAIN && errno != EINTR))
+        a->is_leaving = true;
+    while (!a->is_leaving && !a->wants_suspend && !a->wants_editor &&
+           input_next(&a->in, a->now_ms, &ev)) {
+        if (ev.kind == INPUT_REPLY)
+            take_reply(a, &ev);
+        else
+            app_key(a, &ev);
     }
 }
 
 /* Keys that wait in the decoder, and those that came while an editor or a suspension was due. */
 static void take_waiting_input(app *a) {
     input_event ev;
-    while (!a->is_leaving && !a->wants_suspend && !a->wants_editor && input_next(&a->in, a->now_ms, &ev)) {
-        if (ev.kind == INPUT_REPLY) take_reply(a, &ev);
-        else app_key(a, &ev);
+    while (!a->is_leaving && !a->wants_suspend && !a->wants_editor &&
+           input_next(&a->in, a->now_ms, &ev)) {
+        if (ev.kind == INPUT_REPLY)
+            take_reply(a, &ev);
+        else
+            app_key(a, &ev);
     }
 }
 
@@ -307,8 +334,10 @@ static void run(app *a) {
         a->wall_ms = (int64_t)clock_wall_ms();
         a->chat.now_ms = a->now_ms;
         /* Keys first, so that a stop is never behind the text it stops. */
-        if (n > 0 && fds[0].revents != 0) take_input(a);
-        else take_waiting_input(a);
+        if (n > 0 && fds[0].revents != 0)
+            take_input(a);
+        else
+            take_waiting_input(a);
         if (n > 0 && fds[1].revents != 0) take_signals(a, &t);
         int64_t pieces = a->chat.n_pieces;
         chat_phase phase = a->chat.phase;
@@ -327,7 +356,8 @@ static int open_paths(app *a, buf *history, err *e) {
     int rc = session_dir(&dir, e);
     if (rc != OK) goto out;
     str_copy(a->session_dir, sizeof a->session_dir, buf_cstr(&dir));
-    if (a->options->socket_path != NULL) str_copy(a->socket_path, sizeof a->socket_path, a->options->socket_path);
+    if (a->options->socket_path != NULL)
+        str_copy(a->socket_path, sizeof a->socket_path, a->options->socket_path);
     else {
         if ((rc = paths_socket(&path, e)) != OK) goto out;
         str_copy(a->socket_path, sizeof a->socket_path, buf_cstr(&path));
@@ -456,7 +486,8 @@ int app_run(const app_options *o, err *e) {
         start_screen(a);
         run(a);
         if (session_n_turns(a->chat.open) > 0) {
-            snprintf(farewell, sizeof farewell, "session kept; go on with: tandem chat -r %s", session_name(a->chat.open));
+            snprintf(farewell, sizeof farewell, "session kept; go on with: tandem chat -r %s",
+                session_name(a->chat.open));
         }
     }
     close_all(a);

@@ -21,7 +21,8 @@ void md_free(md *d) {
         rich_release(&d->blocks[i].text);
         rich_rows_release(&d->blocks[i].rows);
     }
-    for (int i = 0; i < d->n_links; i++) mem_free(d->links[i]);
+    for (int i = 0; i < d->n_links; i++)
+        mem_free(d->links[i]);
     mem_free(d->links);
     mem_free(d->blocks);
     mem_free(d->first_row);
@@ -103,7 +104,8 @@ static view view_line(const md *d, size_t at) {
 
 static size_t run_of(const view *v, char c) {
     size_t n = 0;
-    while (n < v->n && v->s[n] == c) n++;
+    while (n < v->n && v->s[n] == c)
+        n++;
     return n;
 }
 
@@ -111,14 +113,25 @@ static size_t run_of(const view *v, char c) {
 static bool is_only(const view *v, char c, size_t *count) {
     *count = 0;
     for (size_t i = 0; i < v->n; i++) {
-        if (v->s[i] == c) (*count)++;
-        else if (v->s[i] != ' ' && v->s[i] != '\t') return false;
+        if (v->s[i] == c)
+            (*count)++;
+        else if (v->s[i] != ' ' && v->s[i] != '\t')
+            return false;
     }
     return true;
 }
 
-typedef enum { LINE_TEXT, LINE_BLANK, LINE_HOLD, LINE_HEADING, LINE_FENCE, LINE_RULE, LINE_ITEM,
-               LINE_QUOTE, LINE_TABLE } line_kind;
+typedef enum {
+    LINE_TEXT,
+    LINE_BLANK,
+    LINE_HOLD,
+    LINE_HEADING,
+    LINE_FENCE,
+    LINE_RULE,
+    LINE_ITEM,
+    LINE_QUOTE,
+    LINE_TABLE
+} line_kind;
 
 /* What a line is, with the length of its mark. */
 typedef struct line_sort {
@@ -141,7 +154,8 @@ static line_sort sort_heading(const view *v) {
     if (n == v->n) return v->is_complete ? (line_sort){LINE_HEADING, n, n} : sort_hold(v);
     if (v->s[n] != ' ') return sort_text();
     size_t i = n;
-    while (i < v->n && v->s[i] == ' ') i++;
+    while (i < v->n && v->s[i] == ' ')
+        i++;
     if (i == v->n && !v->is_complete) return (line_sort){LINE_HOLD, 0, 0};
     return (line_sort){LINE_HEADING, i, n};
 }
@@ -158,7 +172,8 @@ static line_sort sort_fence(const view *v) {
 /* The content after a list mark of label bytes. */
 static line_sort sort_item(const view *v, size_t label) {
     size_t i = label;
-    while (i < v->n && (v->s[i] == ' ' || v->s[i] == '\t')) i++;
+    while (i < v->n && (v->s[i] == ' ' || v->s[i] == '\t'))
+        i++;
     if (i == v->n) return v->is_complete ? (line_sort){LINE_ITEM, i, label} : sort_hold(v);
     if (i == label) return sort_text();
     return (line_sort){LINE_ITEM, i, label};
@@ -176,7 +191,8 @@ static line_sort sort_dash(const view *v) {
 
 static line_sort sort_number(const view *v) {
     size_t i = 0;
-    while (i < v->n && i < 10 && isdigit((unsigned char)v->s[i])) i++;
+    while (i < v->n && i < 10 && isdigit((unsigned char)v->s[i]))
+        i++;
     if (i == 10) return sort_text();
     if (i == v->n) return sort_hold(v);
     if (v->s[i] != '.' && v->s[i] != ')') return sort_text();
@@ -184,7 +200,8 @@ static line_sort sort_number(const view *v) {
 }
 
 static line_sort sort_line(const view *v) {
-    if (v->n == 0) return v->is_complete ? (line_sort){LINE_BLANK, 0, 0} : (line_sort){LINE_HOLD, 0, 0};
+    if (v->n == 0)
+        return v->is_complete ? (line_sort){LINE_BLANK, 0, 0} : (line_sort){LINE_HOLD, 0, 0};
     char c = v->s[0];
     if (c == '#') return sort_heading(v);
     if (c == '`' || c == '~') return sort_fence(v);
@@ -206,7 +223,8 @@ static bool can_be_delimiter(const view *v) {
 }
 
 static bool is_delimiter(const view *v) {
-    return can_be_delimiter(v) && memchr(v->s, '-', v->n) != NULL && memchr(v->s, '|', v->n) != NULL;
+    return can_be_delimiter(v) && memchr(v->s, '-', v->n) != NULL &&
+           memchr(v->s, '|', v->n) != NULL;
 }
 
 /* --- attaching lines --- */
@@ -218,7 +236,8 @@ static void attach(md *d, md_block *b, const view *v, size_t mark) {
 }
 
 static void pop_lists(md *d, size_t blanks) {
-    while (d->list_depth > 0 && blanks < d->list_indent[d->list_depth - 1]) d->list_depth--;
+    while (d->list_depth > 0 && blanks < d->list_indent[d->list_depth - 1])
+        d->list_depth--;
 }
 
 static int list_columns(const md *d) {
@@ -250,9 +269,11 @@ static void attach_fence(md *d, const view *v, const line_sort *k) {
     b->indent = indent > 40 ? 40 : indent;
     b->number = ++d->n_code;
     size_t i = k->label;
-    while (i < v->n && v->s[i] == ' ') i++;
+    while (i < v->n && v->s[i] == ' ')
+        i++;
     size_t n = 0;
-    while (i < v->n && v->s[i] != ' ' && n < sizeof b->language - 1) b->language[n++] = v->s[i++];
+    while (i < v->n && v->s[i] != ' ' && n < sizeof b->language - 1)
+        b->language[n++] = v->s[i++];
     b->language[n] = '\0';
     d->at = v->next;
 }
@@ -323,7 +344,8 @@ static bool take_table_head(md *d, const view *v) {
 static bool take_code_line(md *d, md_block *b, size_t at) {
     view v = view_line(d, at);
     size_t n = run_of(&v, b->fence), rest = n;
-    while (rest < v.n && (v.s[rest] == ' ' || v.s[rest] == '\t')) rest++;
+    while (rest < v.n && (v.s[rest] == ' ' || v.s[rest] == '\t'))
+        rest++;
     if (rest == v.n && v.blanks < b->fence_indent + 4) {
         if (!v.is_complete) return false;
         if (n >= (size_t)b->level) {
@@ -333,7 +355,8 @@ static bool take_code_line(md *d, md_block *b, size_t at) {
         }
     }
     size_t skip = 0;
-    while (skip < b->fence_indent && at + skip < v.end && d->source.data[at + skip] == ' ') skip++;
+    while (skip < b->fence_indent && at + skip < v.end && d->source.data[at + skip] == ' ')
+        skip++;
     add_line(b, at + skip, v.end, v.is_complete);
     d->has_open_line = !v.is_complete;
     d->at = v.next;
@@ -384,17 +407,27 @@ static bool take_line(md *d) {
         k = sort_text();
     }
     switch (k.kind) {
-    case LINE_HOLD: return false;
+    case LINE_HOLD:
+        return false;
     case LINE_BLANK:
         if (b != NULL) close_block(d);
         d->had_blank = true;
         d->at = v.next;
         break;
-    case LINE_ITEM: attach_item(d, &v, &k); break;
-    case LINE_FENCE: attach_fence(d, &v, &k); break;
-    case LINE_TABLE: return take_table_head(d, &v);
-    case LINE_TEXT: attach_text(d, &v); break;
-    default: attach_simple(d, &v, &k); break;
+    case LINE_ITEM:
+        attach_item(d, &v, &k);
+        break;
+    case LINE_FENCE:
+        attach_fence(d, &v, &k);
+        break;
+    case LINE_TABLE:
+        return take_table_head(d, &v);
+    case LINE_TEXT:
+        attach_text(d, &v);
+        break;
+    default:
+        attach_simple(d, &v, &k);
+        break;
     }
     return true;
 }

@@ -1,8 +1,9 @@
 /*
  * Streaming Markdown: text goes in as it arrives, rows come out. Closed blocks never change again;
- * only the open block is laid out anew. What has been shown keeps its style: a mark whose meaning is
- * not yet clear is held back until it is (tui.md 7.2). Text must be clean (width_cleaner). One thread;
- * a document owns everything it hands out, valid until the next md_append, md_layout or md_free.
+ * only the open block is laid out anew. What has been shown keeps its style: a mark whose meaning
+ * is not yet clear is held back until it is (tui.md 7.2). Text must be clean (width_cleaner). One
+ * thread; a document owns everything it hands out, valid until the next md_append, md_layout or
+ * md_free.
  */
 #ifndef TUI_MD_H
 #define TUI_MD_H

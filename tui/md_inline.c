@@ -1,5 +1,5 @@
-/* Inline text of one line. A scanner of our own finds constructs that are whole on the line (so that
- * nothing shown ever changes) and md4c reads each of them; marks without a partner within
+/* Inline text of one line. A scanner of our own finds constructs that are whole on the line (so
+ * that nothing shown ever changes) and md4c reads each of them; marks without a partner within
  * MD_HOLD_CHARS stay what they are. */
 #include <ctype.h>
 #include <md4c.h>
@@ -21,7 +21,8 @@ static size_t horizon(const scan *k, size_t i, bool *is_cut) {
     size_t n_chars = 0, at = i;
     while (at < k->n && n_chars <= MD_HOLD_CHARS) {
         at++;
-        while (at < k->n && ((unsigned char)k->s[at] & 0xc0) == 0x80) at++;
+        while (at < k->n && ((unsigned char)k->s[at] & 0xc0) == 0x80)
+            at++;
         n_chars++;
     }
     *is_cut = at < k->n || n_chars > MD_HOLD_CHARS;
@@ -35,7 +36,8 @@ static size_t give_up(const scan *k, bool is_cut) {
 
 static size_t run_at(const scan *k, size_t i) {
     size_t n = 0;
-    while (i + n < k->n && k->s[i + n] == k->s[i]) n++;
+    while (i + n < k->n && k->s[i + n] == k->s[i])
+        n++;
     return n;
 }
 
@@ -166,18 +168,25 @@ static size_t escape(const scan *k, size_t i) {
 
 static size_t construct_at(const scan *k, size_t i) {
     switch (k->s[i]) {
-    case '\\': return escape(k, i);
-    case '`': return code_span(k, i);
+    case '\\':
+        return escape(k, i);
+    case '`':
+        return code_span(k, i);
     case '*':
     case '_':
-    case '~': return emphasis(k, i);
-    case '[': return link_at(k, i, false);
+    case '~':
+        return emphasis(k, i);
+    case '[':
+        return link_at(k, i, false);
     case '!':
         if (i + 1 >= k->n) return k->is_complete ? 0 : MD_UNCLEAR;
         return k->s[i + 1] == '[' ? link_at(k, i, true) : 0;
-    case '<': return autolink(k, i);
-    case '&': return entity(k, i);
-    default: return 0;
+    case '<':
+        return autolink(k, i);
+    case '&':
+        return entity(k, i);
+    default:
+        return 0;
     }
 }
 
@@ -209,7 +218,8 @@ static void keep_link(reading *r) {
     int number = ++*r->n_links;
     if (number > d->n_links && number <= MD_MAX_LINKS) {
         d->links = mem_realloc(d->links, (size_t)number * sizeof *d->links);
-        while (d->n_links < number) d->links[d->n_links++] = mem_strdup(r->target);
+        while (d->n_links < number)
+            d->links[d->n_links++] = mem_strdup(r->target);
     }
     size_t len = r->out->text.len - r->link_from;
     const char *shown = r->out->text.data + r->link_from;
@@ -228,11 +238,16 @@ static int enter_block(MD_BLOCKTYPE type, void *detail, void *ctx) {
 
 static int enter_span(MD_SPANTYPE type, void *detail, void *ctx) {
     reading *r = ctx;
-    if (type == MD_SPAN_STRONG) r->n_bold++;
-    else if (type == MD_SPAN_EM) r->n_italic++;
-    else if (type == MD_SPAN_DEL) r->n_struck++;
-    else if (type == MD_SPAN_CODE) r->n_code++;
-    else if (type == MD_SPAN_IMG) rich_puts(r->out, "[image: ", style_of(ROLE_DIM));
+    if (type == MD_SPAN_STRONG)
+        r->n_bold++;
+    else if (type == MD_SPAN_EM)
+        r->n_italic++;
+    else if (type == MD_SPAN_DEL)
+        r->n_struck++;
+    else if (type == MD_SPAN_CODE)
+        r->n_code++;
+    else if (type == MD_SPAN_IMG)
+        rich_puts(r->out, "[image: ", style_of(ROLE_DIM));
     else if (type == MD_SPAN_A) {
         const MD_SPAN_A_DETAIL *a = detail;
         size_t n = a->href.size < sizeof r->target ? a->href.size : sizeof r->target - 1;
@@ -247,11 +262,16 @@ static int enter_span(MD_SPANTYPE type, void *detail, void *ctx) {
 static int leave_span(MD_SPANTYPE type, void *detail, void *ctx) {
     reading *r = ctx;
     (void)detail;
-    if (type == MD_SPAN_STRONG) r->n_bold--;
-    else if (type == MD_SPAN_EM) r->n_italic--;
-    else if (type == MD_SPAN_DEL) r->n_struck--;
-    else if (type == MD_SPAN_CODE) r->n_code--;
-    else if (type == MD_SPAN_IMG) rich_puts(r->out, "]", style_of(ROLE_DIM));
+    if (type == MD_SPAN_STRONG)
+        r->n_bold--;
+    else if (type == MD_SPAN_EM)
+        r->n_italic--;
+    else if (type == MD_SPAN_DEL)
+        r->n_struck--;
+    else if (type == MD_SPAN_CODE)
+        r->n_code--;
+    else if (type == MD_SPAN_IMG)
+        rich_puts(r->out, "]", style_of(ROLE_DIM));
     else if (type == MD_SPAN_A) {
         r->n_link--;
         keep_link(r);
@@ -263,8 +283,8 @@ static void put_entity(reading *r, const char *s, size_t n) {
     static const struct {
         const char *name, *text;
     } NAMED[] = {{"&amp;", "&"}, {"&lt;", "<"}, {"&gt;", ">"}, {"&quot;", "\""}, {"&apos;", "'"},
-                 {"&nbsp;", " "}, {"&mdash;", "\xe2\x80\x94"}, {"&ndash;", "\xe2\x80\x93"},
-                 {"&hellip;", "\xe2\x80\xa6"}, {"&times;", "\xc3\x97"}, {"&deg;", "\xc2\xb0"}};
+        {"&nbsp;", " "}, {"&mdash;", "\xe2\x80\x94"}, {"&ndash;", "\xe2\x80\x93"},
+        {"&hellip;", "\xe2\x80\xa6"}, {"&times;", "\xc3\x97"}, {"&deg;", "\xc2\xb0"}};
     for (size_t i = 0; i < sizeof NAMED / sizeof NAMED[0]; i++) {
         if (strlen(NAMED[i].name) != n || memcmp(NAMED[i].name, s, n) != 0) continue;
         rich_puts(r->out, NAMED[i].text, current_style(r));
@@ -281,9 +301,12 @@ static int on_text(MD_TEXTTYPE type, const MD_CHAR *s, MD_SIZE n, void *ctx) {
         s++;
         n--;
     }
-    if (type == MD_TEXT_ENTITY) put_entity(r, s, n);
-    else if (type == MD_TEXT_BR || type == MD_TEXT_SOFTBR || type == MD_TEXT_NULLCHAR) rich_puts(r->out, " ", current_style(r));
-    else if (n > 0) rich_add(r->out, s, n, current_style(r));
+    if (type == MD_TEXT_ENTITY)
+        put_entity(r, s, n);
+    else if (type == MD_TEXT_BR || type == MD_TEXT_SOFTBR || type == MD_TEXT_NULLCHAR)
+        rich_puts(r->out, " ", current_style(r));
+    else if (n > 0)
+        rich_add(r->out, s, n, current_style(r));
     return 0;
 }
 
@@ -299,13 +322,17 @@ static void read_construct(reading *r, const char *s, size_t n) {
     r->has_started = false;
     const MD_PARSER parser = {
         .flags = MD_FLAG_NOHTML | MD_FLAG_STRIKETHROUGH | MD_FLAG_NOINDENTEDCODEBLOCKS,
-        .enter_block = enter_block, .leave_block = enter_block,
-        .enter_span = enter_span, .leave_span = leave_span, .text = on_text,
+        .enter_block = enter_block,
+        .leave_block = enter_block,
+        .enter_span = enter_span,
+        .leave_span = leave_span,
+        .text = on_text,
     };
     if (md_parse(small, (MD_SIZE)(n + 1), &parser, r) != 0) rich_add(r->out, s, n, r->base);
 }
 
-void md_inline(md *d, const char *s, size_t n, bool is_complete, style base, rich *out, int *n_links) {
+void md_inline(
+    md *d, const char *s, size_t n, bool is_complete, style base, rich *out, int *n_links) {
     scan k = {s, n, is_complete};
     reading r = {.d = d, .out = out, .base = base, .n_links = n_links};
     size_t plain = 0;

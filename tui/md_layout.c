@@ -28,16 +28,20 @@ static size_t shown_end(const md *d, const md_block *b, const md_line *line) {
     size_t end = line->end;
     if (!line->is_complete) {
         /* Closing marks of a heading are held back until something follows them. */
-        while (b->kind == MD_HEADING && end > line->at && strchr("# ", s[end - 1]) != NULL) end--;
+        while (b->kind == MD_HEADING && end > line->at && strchr("# ", s[end - 1]) != NULL)
+            end--;
         return end;
     }
-    while (end > line->at && s[end - 1] == ' ') end--;
+    while (end > line->at && s[end - 1] == ' ')
+        end--;
     if (b->kind != MD_HEADING && end > line->at && s[end - 1] == '\\') end--;
     if (b->kind != MD_HEADING) return end;
     size_t tail = end;
-    while (tail > line->at && s[tail - 1] == '#') tail--;
+    while (tail > line->at && s[tail - 1] == '#')
+        tail--;
     if (tail < end && (tail == line->at || s[tail - 1] == ' ')) end = tail;
-    while (end > line->at && s[end - 1] == ' ') end--;
+    while (end > line->at && s[end - 1] == ' ')
+        end--;
     return end;
 }
 
@@ -47,8 +51,8 @@ static void layout_text(md *d, md_block *b, int columns) {
     for (int i = 0; i < b->n_lines; i++) {
         const md_line *line = &b->lines[i];
         if (i > 0) rich_puts(&b->text, ends_hard(d, line - 1) ? "\n" : " ", st);
-        md_inline(d, d->source.data + line->at, shown_end(d, b, line) - line->at, line->is_complete, st,
-                  &b->text, &n_links);
+        md_inline(d, d->source.data + line->at, shown_end(d, b, line) - line->at, line->is_complete,
+            st, &b->text, &n_links);
     }
     int first = b->indent;
     if (b->kind == MD_ITEM) first += (int)strlen(b->mark) + 1;
@@ -57,7 +61,8 @@ static void layout_text(md *d, md_block *b, int columns) {
     int from = b->rows.n_rows;
     rich_wrap(&b->text, 0, columns, first, first, &b->rows);
     b->rows.rows[from].has_mark = b->kind == MD_ITEM;
-    for (int i = from; i < b->rows.n_rows && b->kind == MD_QUOTE; i++) b->rows.rows[i].has_mark = 1;
+    for (int i = from; i < b->rows.n_rows && b->kind == MD_QUOTE; i++)
+        b->rows.rows[i].has_mark = 1;
 }
 
 static void layout_plain(md *d, md_block *b, int columns) {
@@ -80,9 +85,9 @@ static void layout_code(md *d, md_block *b) {
     for (int i = 0; i < b->n_lines; i++) {
         size_t from = b->text.text.len;
         md_code_line(b->language, d->source.data + b->lines[i].at, b->lines[i].end - b->lines[i].at,
-                     b->lines[i].is_complete, &state, &b->text);
-        rich_row *row = rich_rows_add(&b->rows, (uint32_t)from, (uint32_t)(b->text.text.len - from),
-                                      b->indent + 2);
+            b->lines[i].is_complete, &state, &b->text);
+        rich_row *row = rich_rows_add(
+            &b->rows, (uint32_t)from, (uint32_t)(b->text.text.len - from), b->indent + 2);
         row->flags = RICH_ROW_UNWRAPPED;
     }
     if (b->is_closed) special_row(b, ROW_FENCE_BOTTOM);
@@ -94,11 +99,21 @@ void md_layout_block(md *d, md_block *b, int columns) {
     rich_rows_reset(&b->rows);
     if (b->has_gap) rich_rows_add(&b->rows, 0, 0, 0);
     switch (b->kind) {
-    case MD_CODE: layout_code(d, b); break;
-    case MD_TABLE: md_table_layout(d, b, columns); break;
-    case MD_RULE: special_row(b, ROW_RULE); break;
-    case MD_PLAIN: layout_plain(d, b, columns); break;
-    default: layout_text(d, b, columns); break;
+    case MD_CODE:
+        layout_code(d, b);
+        break;
+    case MD_TABLE:
+        md_table_layout(d, b, columns);
+        break;
+    case MD_RULE:
+        special_row(b, ROW_RULE);
+        break;
+    case MD_PLAIN:
+        layout_plain(d, b, columns);
+        break;
+    default:
+        layout_text(d, b, columns);
+        break;
     }
     b->columns = columns;
     b->is_final = b->is_closed;
@@ -131,8 +146,10 @@ static const md_block *block_of(const md *d, int i, int *row) {
     if (d->n_blocks == 0 || i < 0 || i >= d->first_row[d->n_blocks]) return NULL;
     while (high - low > 1) {
         int middle = (low + high) / 2;
-        if (d->first_row[middle] <= i) low = middle;
-        else high = middle;
+        if (d->first_row[middle] <= i)
+            low = middle;
+        else
+            high = middle;
     }
     *row = i - d->first_row[low];
     return &d->blocks[low];
@@ -149,12 +166,14 @@ static void draw_special(const md *d, const md_block *b, int what, pen *p) {
         draw_line(d, p);
     } else if (what == ROW_FENCE_BOTTOM) {
         char tail[48];
-        int n = b->was_unclosed ? snprintf(tail, sizeof tail, " not closed ")
-                                : snprintf(tail, sizeof tail, " y%d copies [%d] ", b->number, b->number);
+        int n = b->was_unclosed
+                    ? snprintf(tail, sizeof tail, " not closed ")
+                    : snprintf(tail, sizeof tail, " y%d copies [%d] ", b->number, b->number);
         pen_repeat(p, d->look->glyphs->horizontal, d->columns - p->column - n - 4);
         pen_str(p, tail);
         draw_line(d, p);
-    } else draw_line(d, p);
+    } else
+        draw_line(d, p);
 }
 
 static void draw_mark(const md *d, const md_block *b, pen *p) {
@@ -162,8 +181,10 @@ static void draw_mark(const md *d, const md_block *b, pen *p) {
     pen_move(p, p->row, column + b->indent);
     pen_role(p, b->kind == MD_QUOTE ? ROLE_BORDER : ROLE_ACCENT);
     bool is_bullet = b->mark[0] == '-' || b->mark[0] == '*' || b->mark[0] == '+';
-    if (b->kind == MD_QUOTE) pen_str(p, d->look->glyphs->quote);
-    else pen_str(p, is_bullet ? d->look->glyphs->bullet : b->mark);
+    if (b->kind == MD_QUOTE)
+        pen_str(p, d->look->glyphs->quote);
+    else
+        pen_str(p, is_bullet ? d->look->glyphs->bullet : b->mark);
     pen_move(p, p->row, column);
 }
 
@@ -174,8 +195,10 @@ void md_draw_row(const md *d, int i, int skip, pen *p) {
     const rich_row *r = &b->rows.rows[row];
     if (r->has_mark) draw_mark(d, b, p);
     pen_move(p, p->row, p->column + r->indent);
-    if (r->flags >> 1) draw_special(d, b, r->flags >> 1, p);
-    else rich_draw(&b->text, r, r->flags & RICH_ROW_UNWRAPPED ? skip : 0, ">", p);
+    if (r->flags >> 1)
+        draw_special(d, b, r->flags >> 1, p);
+    else
+        rich_draw(&b->text, r, r->flags & RICH_ROW_UNWRAPPED ? skip : 0, ">", p);
 }
 
 bool md_row_is_wide(const md *d, int i, int columns) {

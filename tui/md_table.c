@@ -30,7 +30,8 @@ static bool is_blank(char c) {
 static int split_row(const md *d, const md_line *line, cell_text *cells) {
     const char *s = d->source.data;
     size_t at = line->at, end = line->end;
-    while (end > at && is_blank(s[end - 1])) end--;
+    while (end > at && is_blank(s[end - 1]))
+        end--;
     if (at < end && s[at] == '|') at++;
     if (end > at && s[end - 1] == '|' && (end - 1 == at || s[end - 2] != '\\')) end--;
     int n = 0;
@@ -44,8 +45,10 @@ static int split_row(const md *d, const md_line *line, cell_text *cells) {
         if (i < end && s[i] == '`') in_code = !in_code;
         if (i < end && (s[i] != '|' || in_code)) continue;
         size_t stop = i < end ? i : end;
-        while (from < stop && is_blank(s[from])) from++;
-        while (stop > from && is_blank(s[stop - 1])) stop--;
+        while (from < stop && is_blank(s[from]))
+            from++;
+        while (stop > from && is_blank(s[stop - 1]))
+            stop--;
         cells[n++] = (cell_text){from, stop};
         from = i + 1;
     }
@@ -86,7 +89,8 @@ static void measure(table *t) {
 
 static int total_width(const table *t) {
     int total = TABLE_INDENT;
-    for (int j = 0; j < t->n_columns; j++) total += t->widths[j] + (j > 0 ? COLUMN_GAP : 0);
+    for (int j = 0; j < t->n_columns; j++)
+        total += t->widths[j] + (j > 0 ? COLUMN_GAP : 0);
     return total;
 }
 
@@ -149,7 +153,8 @@ static void grid_row(table *t, const md_line *line, bool is_head) {
     for (int i = 0; i < height; i++) {
         size_t from = t->b->text.text.len;
         for (int j = 0; j < t->n_columns; j++) {
-            put_cell_row(t, j, &texts[j], i < rows[j].n_rows ? &rows[j].rows[i] : NULL, &t->b->text);
+            put_cell_row(
+                t, j, &texts[j], i < rows[j].n_rows ? &rows[j].rows[i] : NULL, &t->b->text);
         }
         end_row(t->b, from);
     }
@@ -162,7 +167,8 @@ static void grid_row(table *t, const md_line *line, bool is_head) {
 static void dash_row(table *t) {
     size_t from = t->b->text.text.len;
     for (int j = 0; j < t->n_columns; j++) {
-        for (int i = 0; i < t->widths[j]; i++) rich_puts(&t->b->text, "-", style_of(ROLE_BORDER));
+        for (int i = 0; i < t->widths[j]; i++)
+            rich_puts(&t->b->text, "-", style_of(ROLE_BORDER));
         if (j + 1 < t->n_columns) blanks(&t->b->text, COLUMN_GAP);
     }
     end_row(t->b, from);
@@ -194,7 +200,9 @@ void md_table_layout(md *d, md_block *b, int columns) {
         return;
     }
     for (int i = 0; i < b->n_lines; i++) {
-        if (i == 1) dash_row(&t);
-        else grid_row(&t, &b->lines[i], i == 0);
+        if (i == 1)
+            dash_row(&t);
+        else
+            grid_row(&t, &b->lines[i], i == 0);
     }
 }

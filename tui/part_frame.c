@@ -106,7 +106,8 @@ static void draw_fields(const part_field *f, int n, int max_rank, pen *p) {
 void part_line_draw(const part_line *l, pen *p) {
     int room = p->box.n_columns, rank = 99, row = p->row;
     while (rank > 1) {
-        int left = fields_width(l->left, l->n_left, rank), right = fields_width(l->right, l->n_right, rank);
+        int left = fields_width(l->left, l->n_left, rank),
+            right = fields_width(l->right, l->n_right, rank);
         if (left + right + (left > 0 && right > 0 ? 2 : 0) <= room) break;
         rank--;
     }
@@ -118,11 +119,16 @@ void part_line_draw(const part_line *l, pen *p) {
 }
 
 const char *part_count(int64_t n, char out[16]) {
-    if (n < 0) snprintf(out, 16, "-");
-    else if (n < 10000) snprintf(out, 16, "%d", (int)n);
-    else if (n < 100000) snprintf(out, 16, "%.1fk", (double)n / 1000);
-    else if (n < 1000000) snprintf(out, 16, "%.0fk", (double)n / 1000);
-    else snprintf(out, 16, "%.1fM", (double)n / 1e6);
+    if (n < 0)
+        snprintf(out, 16, "-");
+    else if (n < 10000)
+        snprintf(out, 16, "%d", (int)n);
+    else if (n < 100000)
+        snprintf(out, 16, "%.1fk", (double)n / 1000);
+    else if (n < 1000000)
+        snprintf(out, 16, "%.0fk", (double)n / 1000);
+    else
+        snprintf(out, 16, "%.1fM", (double)n / 1e6);
     return out;
 }
 
@@ -142,11 +148,17 @@ const char *part_bytes(double bytes, char out[16]) {
 }
 
 const char *part_duration(double s, char out[24]) {
-    if (isnan(s) || s < 0) snprintf(out, 24, "-");
-    else if (s < 9.995) snprintf(out, 24, "%.2f s", s);
-    else if (s < 60) snprintf(out, 24, "%.0f s", s);
-    else if (s < 3600) snprintf(out, 24, "%d m %d s", (int)s / 60, (int)s % 60);
-    else if (s < 86400) snprintf(out, 24, "%d h %d m", (int)s / 3600, (int)s / 60 % 60);
-    else snprintf(out, 24, "%d d %d h", (int)(s / 86400), (int)s / 3600 % 24);
+    if (isnan(s) || s < 0)
+        snprintf(out, 24, "-");
+    else if (s < 9.995)
+        snprintf(out, 24, "%.2f s", s);
+    else if (s < 60)
+        snprintf(out, 24, "%.0f s", s);
+    else if (s < 3600)
+        snprintf(out, 24, "%d m %d s", (int)s / 60, (int)s % 60);
+    else if (s < 86400)
+        snprintf(out, 24, "%d h %d m", (int)s / 3600, (int)s / 60 % 60);
+    else
+        snprintf(out, 24, "%d d %d h", (int)(s / 86400), (int)s / 3600 % 24);
     return out;
 }

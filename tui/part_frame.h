@@ -1,6 +1,6 @@
 /*
- * Pieces that several screens draw: boxes with titles, lines of fields that drop by rank when the width
- * is short, numbers with units. Pure drawing.
+ * Pieces that several screens draw: boxes with titles, lines of fields that drop by rank when the
+ * width is short, numbers with units. Pure drawing.
  */
 #ifndef TUI_PART_FRAME_H
 #define TUI_PART_FRAME_H
@@ -11,11 +11,12 @@
 #include "tui/canvas.h"
 #include "tui/theme.h"
 
-/* Draws a box with a title at the left and a note at the right (either may be NULL); returns a pen on
- * its inside with one blank column at each side. */
+/* Draws a box with a title at the left and a note at the right (either may be NULL); returns a pen
+ * on its inside with one blank column at each side. */
 pen part_box(canvas *c, area a, const theme *look, const char *title, const char *note);
 
-/* A field of a status line: the one with the highest rank number goes first when there is no room. */
+/* A field of a status line: the one with the highest rank number goes first when there is no room.
+ */
 typedef struct part_field {
     char text[96];
     int rank;

@@ -36,8 +36,8 @@ struct part_input {
     buf done; /* a finished message that was not taken yet */
     visual_row *rows;
     int n_rows, rows_cap;
-    int columns;      /* of the text, at the last layout */
-    int first_row;    /* first visual row shown */
+    int columns;       /* of the text, at the last layout */
+    int first_row;     /* first visual row shown */
     int wanted_column; /* of repeated up and down; -1: none */
 };
 
@@ -45,9 +45,12 @@ struct part_input {
 
 static void escape_entry(const char *s, buf *out) {
     for (; *s != '\0'; s++) {
-        if (*s == '\n') buf_puts(out, "\\n");
-        else if (*s == '\\') buf_puts(out, "\\\\");
-        else buf_putc(out, *s);
+        if (*s == '\n')
+            buf_puts(out, "\\n");
+        else if (*s == '\\')
+            buf_puts(out, "\\\\");
+        else
+            buf_putc(out, *s);
     }
     buf_putc(out, '\n');
 }
@@ -55,8 +58,10 @@ static void escape_entry(const char *s, buf *out) {
 static void load_entry(const char *s, size_t n) {
     buf entry = BUF_INIT;
     for (size_t i = 0; i < n; i++) {
-        if (s[i] != '\\' || i + 1 >= n) buf_putc(&entry, s[i]);
-        else buf_putc(&entry, s[++i] == 'n' ? '\n' : s[i]);
+        if (s[i] != '\\' || i + 1 >= n)
+            buf_putc(&entry, s[i]);
+        else
+            buf_putc(&entry, s[++i] == 'n' ? '\n' : s[i]);
     }
     if (entry.len > 0 && utf8_valid(entry.data, entry.len)) line_history_add(buf_cstr(&entry));
     buf_release(&entry);
@@ -64,7 +69,8 @@ static void load_entry(const char *s, size_t n) {
 
 static void load_history(const part_input *p) {
     buf text = BUF_INIT;
-    if (p->history_path != NULL && file_read(p->history_path, &text, 2 * HISTORY_BYTES, NULL) == OK) {
+    if (p->history_path != NULL &&
+        file_read(p->history_path, &text, 2 * HISTORY_BYTES, NULL) == OK) {
         for (size_t at = 0; at < text.len;) {
             const char *end = memchr(text.data + at, '\n', text.len - at);
             size_t n = end != NULL ? (size_t)(end - text.data) - at : text.len - at;
@@ -118,7 +124,8 @@ int part_input_open(const char *history_path, part_input **out, err *e) {
 }
 
 static void drop_chips(part_input *p) {
-    for (int i = 0; i < p->n_chips; i++) mem_free(p->chips[i].text);
+    for (int i = 0; i < p->n_chips; i++)
+        mem_free(p->chips[i].text);
     p->n_chips = 0;
 }
 
@@ -145,13 +152,15 @@ static void open_chips(const part_input *p, const char *s, size_t n, buf *out) {
         if (found != NULL) {
             buf_puts(out, found->text);
             at += strlen(found->label);
-        } else buf_putc(out, s[at++]);
+        } else
+            buf_putc(out, s[at++]);
     }
 }
 
 static size_t count_lines(const char *s, size_t n) {
     size_t lines = 1;
-    for (size_t i = 0; i < n; i++) lines += s[i] == '\n' && i + 1 < n;
+    for (size_t i = 0; i < n; i++)
+        lines += s[i] == '\n' && i + 1 < n;
     return lines;
 }
 
@@ -166,7 +175,7 @@ static void take_paste(part_input *p, const char *s, size_t n) {
     chip *c = &p->chips[p->n_chips++];
     c->text = mem_strndup(s, n);
     snprintf(c->label, sizeof c->label, "[pasted %zu lines, %.1fk #%d]", lines, (double)n / 1024.0,
-             p->n_chips);
+        p->n_chips);
     line_insert(c->label, strlen(c->label));
 }
 
@@ -386,8 +395,10 @@ void part_input_get(const part_input *p, buf *out) {
 void part_input_set(part_input *p, const char *s, size_t n) {
     drop_chips(p);
     line_replace("", 0);
-    if (n > CHIP_BYTES) take_paste(p, s, n);
-    else line_replace(s, n);
+    if (n > CHIP_BYTES)
+        take_paste(p, s, n);
+    else
+        line_replace(s, n);
     p->first_row = 0;
 }
 
@@ -431,10 +442,14 @@ static void draw_row(const part_input *p, int row, pen *on) {
     for (size_t i = p->rows[row].at; i < p->rows[row].end; i += len) {
         int wide = shown_columns(s + i, n - i, &len);
         width_cluster w = width_next(s + i, n - i);
-        if (s[i] == '\t') pen_repeat(on, " ", wide);
-        else if (w.base < 0x20 || w.base == 0x7f) pen_printf(on, "^%c", (int)((w.base + 0x40) & 0x7f));
-        else if (width_is_unsafe(w.base)) pen_printf(on, "<U+%04X>", (unsigned)w.base);
-        else pen_text(on, s + i, len);
+        if (s[i] == '\t')
+            pen_repeat(on, " ", wide);
+        else if (w.base < 0x20 || w.base == 0x7f)
+            pen_printf(on, "^%c", (int)((w.base + 0x40) & 0x7f));
+        else if (width_is_unsafe(w.base))
+            pen_printf(on, "<U+%04X>", (unsigned)w.base);
+        else
+            pen_text(on, s + i, len);
     }
 }
 

@@ -1,7 +1,7 @@
 /*
- * The input pane: the line of line.h shown over several rows, with visual up and down, new lines, block
- * mode, chips for large pastes, and the history on disk. One per process (the line is one). The screen's
- * thread only.
+ * The input pane: the line of line.h shown over several rows, with visual up and down, new lines,
+ * block mode, chips for large pastes, and the history on disk. One per process (the line is one).
+ * The screen's thread only.
  */
 #ifndef TUI_PART_INPUT_H
 #define TUI_PART_INPUT_H
@@ -36,7 +36,8 @@ const char *part_input_before_point(const part_input *p, size_t *n);
 
 /* Rows the text needs at a width, at least 1. */
 int part_input_rows(part_input *p, int columns);
-/* Draws into the box with a prompt of two columns; cursor_row and cursor_column are of the canvas. */
+/* Draws into the box with a prompt of two columns; cursor_row and cursor_column are of the canvas.
+ */
 void part_input_draw(part_input *p, pen *on, int *cursor_row, int *cursor_column);
 
 #endif

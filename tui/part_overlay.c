@@ -1,5 +1,5 @@
-/* What lies over a screen: help from the key table, the leave dialog, yes or no, a text; and the row of
- * tabs at the top of every screen. */
+/* What lies over a screen: help from the key table, the leave dialog, yes or no, a text; and the
+ * row of tabs at the top of every screen. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,14 +18,15 @@ bool app_is_small(const app *a) {
 static void tabs_right(const app *a, part_line *l) {
     char clock[16];
     const gauges *g = &a->gauges;
-    canvas_role role = g->state == ENGINE_READY ? ROLE_GOOD
+    canvas_role role = g->state == ENGINE_READY                               ? ROLE_GOOD
                        : g->state == ENGINE_DOWN || g->state == ENGINE_FAILED ? ROLE_BAD
                                                                               : ROLE_WARN;
     if (g->is_demo) part_line_add_right(l, 3, ROLE_WARN, "DEMO");
     if (a->screen != SCREEN_CHAT && chat_is_busy(&a->chat)) {
         if (!isnan(a->shown_rate)) part_line_add_right(l, 4, ROLE_TEXT, "%.1f t/s", a->shown_rate);
     }
-    part_line_add_right(l, 2, role, "%sengine %s", role == ROLE_BAD ? "! " : "", gauges_state_word(g->state));
+    part_line_add_right(
+        l, 2, role, "%sengine %s", role == ROLE_BAD ? "! " : "", gauges_state_word(g->state));
     part_line_add_right(l, 5, ROLE_DIM, "%s", app_clock(a, clock));
 }
 
@@ -50,8 +51,8 @@ void part_tabs_draw(app *a, area box) {
 static area centred(area box, int n_rows, int n_columns) {
     if (n_rows > box.n_rows) n_rows = box.n_rows;
     if (n_columns > box.n_columns) n_columns = box.n_columns;
-    return (area){box.row + (box.n_rows - n_rows) / 2, box.column + (box.n_columns - n_columns) / 2, n_rows,
-                  n_columns};
+    return (area){box.row + (box.n_rows - n_rows) / 2, box.column + (box.n_columns - n_columns) / 2,
+        n_rows, n_columns};
 }
 
 static pen open_box(app *a, area where, const char *title, const char *note) {
@@ -82,33 +83,35 @@ static void help_line(buf *out, const char *keys, const char *what, const char *
 static void help_section(buf *out, const char *name, int where, const char *filter) {
     static const struct {
         const char *keys, *what;
-    } FIXED[] = {{"Enter", "send; while a reply is written: queue"},
-                 {"M-Enter C-j", "new line"},
-                 {"\"\"\"", "on a line of its own: block until the next"},
-                 {"C-r", "search the history (readline)"},
-                 {"Up Down", "history at the first and last row"},
-                 {"C-x C-e", "edit in $VISUAL or $EDITOR"},
-                 {"C-x C-q", "take back a queued message"},
-                 {"Esc Esc", "stop the reply, send what is queued"}};
+    } FIXED[] = {{"Enter", "send; while a reply is written: queue"}, {"M-Enter C-j", "new line"},
+        {"\"\"\"", "on a line of its own: block until the next"},
+        {"C-r", "search the history (readline)"}, {"Up Down", "history at the first and last row"},
+        {"C-x C-e", "edit in $VISUAL or $EDITOR"}, {"C-x C-q", "take back a queued message"},
+        {"Esc Esc", "stop the reply, send what is queued"}};
     size_t n, start = out->len;
     const key_row *rows = keymap_rows(&n);
     buf_printf(out, "%s\n", name);
     size_t after_name = out->len;
     if (where == KEYS_INPUT) {
-        for (size_t i = 0; i < sizeof FIXED / sizeof FIXED[0]; i++) help_line(out, FIXED[i].keys, FIXED[i].what, filter);
+        for (size_t i = 0; i < sizeof FIXED / sizeof FIXED[0]; i++)
+            help_line(out, FIXED[i].keys, FIXED[i].what, filter);
     }
     for (size_t i = 0; i < n; i++) {
-        if (rows[i].where == where) help_line(out, keymap_keys(rows[i].action), rows[i].help, filter);
+        if (rows[i].where == where)
+            help_line(out, keymap_keys(rows[i].action), rows[i].help, filter);
     }
-    if (out->len == after_name) buf_truncate(out, start);
-    else buf_putc(out, '\n');
+    if (out->len == after_name)
+        buf_truncate(out, start);
+    else
+        buf_putc(out, '\n');
 }
 
 static void help_text(const app *a, buf *out) {
     const char *filter = buf_cstr(&a->help_filter);
     int here = places_of(a);
     if (here & KEYS_INPUT) help_section(out, "Writing", KEYS_INPUT, filter);
-    if (here & KEYS_TRANSCRIPT) help_section(out, "Transcript (Esc from the input)", KEYS_TRANSCRIPT, filter);
+    if (here & KEYS_TRANSCRIPT)
+        help_section(out, "Transcript (Esc from the input)", KEYS_TRANSCRIPT, filter);
     if (here & KEYS_HOME) help_section(out, "Home", KEYS_HOME, filter);
     if (here & KEYS_DASH) help_section(out, "Dash", KEYS_DASH, filter);
     help_section(out, "Anywhere", KEYS_ALL, filter);
@@ -121,13 +124,15 @@ static void help_text(const app *a, buf *out) {
         snprintf(name, sizeof name, "/%s %s", s[i].name, s[i].args);
         help_line(out, name, s[i].help, filter);
     }
-    buf_puts(out, "\nYour ~/.inputrc is read: vi or emacs mode and your own bindings act in the input.\n");
+    buf_puts(out,
+        "\nYour ~/.inputrc is read: vi or emacs mode and your own bindings act in the input.\n");
 }
 
 /* Lines of text from overlay_top on; keeps overlay_top inside. */
 static void draw_lines(app *a, pen *p, const char *text) {
     int n = 0;
-    for (const char *s = text; *s != '\0'; s++) n += *s == '\n';
+    for (const char *s = text; *s != '\0'; s++)
+        n += *s == '\n';
     int most = n - p->box.n_rows;
     if (a->overlay_top > most) a->overlay_top = most;
     if (a->overlay_top < 0) a->overlay_top = 0;
@@ -147,8 +152,10 @@ static void draw_help(app *a, area box, int *cursor_row, int *cursor_column) {
     char title[40], note[64];
     static const char *const NAMES[] = {"Help: Home", "Help: Chat", "Help: Dash"};
     str_copy(title, sizeof title, NAMES[a->screen]);
-    if (a->help_filter.len == 0) str_copy(note, sizeof note, "type to filter, Esc closes");
-    else snprintf(note, sizeof note, "filter: %.40s", buf_cstr(&a->help_filter));
+    if (a->help_filter.len == 0)
+        str_copy(note, sizeof note, "type to filter, Esc closes");
+    else
+        snprintf(note, sizeof note, "filter: %.40s", buf_cstr(&a->help_filter));
     help_text(a, &text);
     area where = centred(box, box.n_rows, box.n_columns < 84 ? box.n_columns : 84);
     pen p = open_box(a, where, title, note);
@@ -181,12 +188,16 @@ static void button(pen *p, bool is_selected, const char *text) {
 }
 
 static void draw_leave(app *a, area box) {
-    static const char *const CHOICES[] = {"Leave, keep the engine running", "Stop the engine and leave", "Cancel"};
+    static const char *const CHOICES[] = {
+        "Leave, keep the engine running", "Stop the engine and leave", "Cancel"};
     pen p = open_box(a, centred(box, 10, 62), "Leave Tandem", NULL);
-    int row = wrapped(&p, chat_is_busy(&a->chat)
-                              ? "A reply is being written. What is written by now is kept; text that you have "
-                                "not sent is kept too."
-                              : "Text that you have not sent is kept.") + 1;
+    int row =
+        wrapped(&p,
+            chat_is_busy(&a->chat)
+                ? "A reply is being written. What is written by now is kept; text that you have "
+                  "not sent is kept too."
+                : "Text that you have not sent is kept.") +
+        1;
     for (int i = 0; i < 3; i++) {
         pen_move(&p, row + i, 0);
         button(&p, i == a->overlay_selected, CHOICES[i]);
@@ -205,12 +216,18 @@ void part_overlay_draw(app *a, area box, int *cursor_row, int *cursor_column) {
     if (a->overlay == OVERLAY_NONE) return;
     *cursor_row = -1;
     switch (a->overlay) {
-    case OVERLAY_HELP: draw_help(a, box, cursor_row, cursor_column); break;
-    case OVERLAY_LEAVE: draw_leave(a, box); break;
-    case OVERLAY_CONFIRM: draw_confirm(a, box); break;
+    case OVERLAY_HELP:
+        draw_help(a, box, cursor_row, cursor_column);
+        break;
+    case OVERLAY_LEAVE:
+        draw_leave(a, box);
+        break;
+    case OVERLAY_CONFIRM:
+        draw_confirm(a, box);
+        break;
     default: {
-        pen p = open_box(a, centred(box, box.n_rows - 2, box.n_columns < 100 ? box.n_columns : 100), a->overlay_title,
-                         "Esc closes");
+        pen p = open_box(a, centred(box, box.n_rows - 2, box.n_columns < 100 ? box.n_columns : 100),
+            a->overlay_title, "Esc closes");
         draw_lines(a, &p, buf_cstr(&a->overlay_text));
         break;
     }
@@ -249,19 +266,29 @@ static void dialog_key(app *a, const input_event *ev) {
         if (ev->code == 'y' && a->overlay == OVERLAY_CONFIRM) {
             a->overlay_selected = 0;
             choose(a);
-        } else if (ev->code == 'n' || ev->code == 'q') close_overlay(a);
-        else if (ev->code == 'j') step_choice(a, 1);
-        else if (ev->code == 'k') step_choice(a, -1);
+        } else if (ev->code == 'n' || ev->code == 'q')
+            close_overlay(a);
+        else if (ev->code == 'j')
+            step_choice(a, 1);
+        else if (ev->code == 'k')
+            step_choice(a, -1);
         return;
     }
     switch (ev->key) {
-    case INPUT_KEY_ENTER: choose(a); break;
+    case INPUT_KEY_ENTER:
+        choose(a);
+        break;
     case INPUT_KEY_DOWN:
     case INPUT_KEY_RIGHT:
-    case INPUT_KEY_TAB: step_choice(a, ev->mods & INPUT_SHIFT ? -1 : 1); break;
+    case INPUT_KEY_TAB:
+        step_choice(a, ev->mods & INPUT_SHIFT ? -1 : 1);
+        break;
     case INPUT_KEY_UP:
-    case INPUT_KEY_LEFT: step_choice(a, -1); break;
-    default: break;
+    case INPUT_KEY_LEFT:
+        step_choice(a, -1);
+        break;
+    default:
+        break;
     }
 }
 
@@ -270,45 +297,72 @@ static void text_key(app *a, const input_event *ev) {
     if (ev->kind == INPUT_TEXT) {
         if (a->overlay == OVERLAY_HELP) {
             char bytes[4];
-            if (a->help_filter.len < 40) buf_append(&a->help_filter, bytes, utf8_encode(ev->code, bytes));
+            if (a->help_filter.len < 40)
+                buf_append(&a->help_filter, bytes, utf8_encode(ev->code, bytes));
             a->overlay_top = 0;
-        } else if (ev->code == 'j') a->overlay_top++;
-        else if (ev->code == 'k') a->overlay_top--;
-        else if (ev->code == ' ') a->overlay_top += page;
-        else if (ev->code == 'q') close_overlay(a);
+        } else if (ev->code == 'j')
+            a->overlay_top++;
+        else if (ev->code == 'k')
+            a->overlay_top--;
+        else if (ev->code == ' ')
+            a->overlay_top += page;
+        else if (ev->code == 'q')
+            close_overlay(a);
         return;
     }
     switch (ev->key) {
-    case INPUT_KEY_DOWN: a->overlay_top++; break;
-    case INPUT_KEY_UP: a->overlay_top--; break;
-    case INPUT_KEY_PAGE_DOWN: a->overlay_top += page; break;
-    case INPUT_KEY_PAGE_UP: a->overlay_top -= page; break;
-    case INPUT_KEY_HOME: a->overlay_top = 0; break;
-    case INPUT_KEY_END: a->overlay_top = 100000; break;
-    case INPUT_KEY_ENTER: close_overlay(a); break;
+    case INPUT_KEY_DOWN:
+        a->overlay_top++;
+        break;
+    case INPUT_KEY_UP:
+        a->overlay_top--;
+        break;
+    case INPUT_KEY_PAGE_DOWN:
+        a->overlay_top += page;
+        break;
+    case INPUT_KEY_PAGE_UP:
+        a->overlay_top -= page;
+        break;
+    case INPUT_KEY_HOME:
+        a->overlay_top = 0;
+        break;
+    case INPUT_KEY_END:
+        a->overlay_top = 100000;
+        break;
+    case INPUT_KEY_ENTER:
+        close_overlay(a);
+        break;
     case INPUT_KEY_BACKSPACE:
         if (a->help_filter.len > 0) {
-            buf_truncate(&a->help_filter, a->help_filter.len - width_previous(a->help_filter.data, a->help_filter.len));
+            buf_truncate(&a->help_filter,
+                a->help_filter.len - width_previous(a->help_filter.data, a->help_filter.len));
         }
         break;
-    default: break;
+    default:
+        break;
     }
 }
 
-/* True if the key was taken: all are while an overlay is open, except the ones that act anywhere. */
+/* True if the key was taken: all are while an overlay is open, except the ones that act anywhere.
+ */
 bool part_overlay_key(app *a, const input_event *ev) {
-    if (a->overlay == OVERLAY_NONE || (ev->kind != INPUT_TEXT && ev->kind != INPUT_KEY)) return false;
+    if (a->overlay == OVERLAY_NONE || (ev->kind != INPUT_TEXT && ev->kind != INPUT_KEY))
+        return false;
     bool is_control = ev->kind == INPUT_KEY && ev->key == INPUT_KEY_CHAR && (ev->mods & INPUT_CTRL);
-    if (ev->kind == INPUT_KEY && ev->key == INPUT_KEY_ESC) close_overlay(a);
+    if (ev->kind == INPUT_KEY && ev->key == INPUT_KEY_ESC)
+        close_overlay(a);
     else if (is_control && (ev->code == 'c' || ev->code == 'g')) {
         /* The first rung of Ctrl-C is the reply. */
         if (ev->code == 'c' && chat_is_busy(&a->chat)) return false;
         close_overlay(a);
-    } else if (is_control || (ev->kind == INPUT_KEY && (ev->key >= INPUT_KEY_F1 || ev->mods & INPUT_ALT))) {
+    } else if (is_control ||
+               (ev->kind == INPUT_KEY && (ev->key >= INPUT_KEY_F1 || ev->mods & INPUT_ALT))) {
         bool is_help = ev->key == INPUT_KEY_F1 && a->overlay == OVERLAY_HELP;
         if (!is_control) close_overlay(a);
         return is_help;
-    } else if (a->overlay == OVERLAY_LEAVE || a->overlay == OVERLAY_CONFIRM) dialog_key(a, ev);
-    else text_key(a, ev);
+    } else if (a->overlay == OVERLAY_LEAVE || a->overlay == OVERLAY_CONFIRM)
+        dialog_key(a, ev);
+    else
+        text_key(a, ev);
     return true;
 }

@@ -1,4 +1,5 @@
-/* The side panel of the Chat screen: speed, the parts of the wait, cache and drafts, the machines. */
+/* The side panel of the Chat screen: speed, the parts of the wait, cache and drafts, the machines.
+ */
 #include <math.h>
 #include <stdio.h>
 
@@ -27,7 +28,13 @@ static void text(pen *p, int row, const char *name, const char *value) {
 /* A value with a unit; "-" when it is not known. */
 static void number(pen *p, int row, const char *name, double value, const char *unit) {
     char shown[32] = "-";
-    if (!isnan(value)) snprintf(shown, sizeof shown, value < 10 ? "%.2f %s" : value < 100 ? "%.1f %s" : "%.0f %s", value, unit);
+    bool is_whole = unit[0] == '%' || unit[0] == 't' || value >= 100;
+    if (!isnan(value))
+        snprintf(shown, sizeof shown,
+            is_whole     ? "%.0f %s"
+            : value < 10 ? "%.2f %s"
+                         : "%.1f %s",
+            value, unit);
     text(p, row, name, shown);
 }
 
@@ -38,8 +45,10 @@ static int draw_speed(app *a, pen *p, int row) {
     heading(p, row, "decode t/s");
     pen_move(p, row++, 20);
     pen_role(p, ROLE_DIM);
-    if (isnan(a->gauges.tokens_now)) snprintf(now, sizeof now, "now -");
-    else snprintf(now, sizeof now, "now %.1f", a->gauges.tokens_now);
+    if (isnan(a->gauges.tokens_now))
+        snprintf(now, sizeof now, "now -");
+    else
+        snprintf(now, sizeof now, "now %.1f", a->gauges.tokens_now);
     pen_str(p, now);
     area box = {p->box.row + row, p->box.column, PLOT_ROWS, p->box.n_columns};
     pen plot = pen_on(p->on, box);
@@ -55,12 +64,20 @@ static int draw_reply(app *a, pen *p, int row) {
     double none = (double)NAN;
     heading(p, row++, "last reply");
     number(p, row++, "first token", has && r->first_s >= 0 ? r->first_s : none, "s");
-    number(p, row++, "prefill", has && r->usage.prompt_ms > 0 && r->usage.prompt_tokens > r->usage.cached_tokens
-               ? (double)(r->usage.prompt_tokens - r->usage.cached_tokens) * 1000 / r->usage.prompt_ms
-               : none, "t/s");
-    number(p, row++, "decode", has && r->usage.predicted_per_second > 0 ? r->usage.predicted_per_second : none, "t/s");
-    number(p, row++, "drafts", has && r->usage.draft_n > 0 ? 100.0 * (double)r->usage.draft_n_accepted / (double)r->usage.draft_n : none, "%");
-    number(p, row++, "cached", has && r->usage.cached_tokens >= 0 ? (double)r->usage.cached_tokens : none, "tokens");
+    number(p, row++, "prefill",
+        has && r->usage.prompt_ms > 0 && r->usage.prompt_tokens > r->usage.cached_tokens
+            ? (double)(r->usage.prompt_tokens - r->usage.cached_tokens) * 1000 / r->usage.prompt_ms
+            : none,
+        "t/s");
+    number(p, row++, "decode",
+        has && r->usage.predicted_per_second > 0 ? r->usage.predicted_per_second : none, "t/s");
+    number(p, row++, "drafts",
+        has && r->usage.draft_n > 0
+            ? 100.0 * (double)r->usage.draft_n_accepted / (double)r->usage.draft_n
+            : none,
+        "%");
+    number(p, row++, "cached",
+        has && r->usage.cached_tokens >= 0 ? (double)r->usage.cached_tokens : none, "tokens");
     return row + 1;
 }
 
@@ -73,8 +90,10 @@ static int draw_nodes(app *a, pen *p, int row) {
         heading(p, row++, name);
         text(p, row++, "memory", part_bytes(r->memory_used, used));
         text(p, row++, "engine", part_bytes(r->memory_process, own));
-        if (r->has_gpu) number(p, row++, "gpu", r->gpu_percent, "%");
-        else number(p, row++, "cpu", r->cpu_percent, "%");
+        if (r->has_gpu)
+            number(p, row++, "gpu", r->gpu_percent, "%");
+        else
+            number(p, row++, "cpu", r->cpu_percent, "%");
         number(p, row++, "step", r->step_ms, "ms");
     }
     return row + 1;

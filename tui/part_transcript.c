@@ -1,5 +1,5 @@
-/* The transcript: message views as rows, and the place in them that is shown. The anchor is a place in
- * the text, so that the same words stay at the top when the width changes. */
+/* The transcript: message views as rows, and the place in them that is shown. The anchor is a place
+ * in the text, so that the same words stay at the top when the width changes. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,13 +17,20 @@ static const char *remark_of(const chat_message_view *v, char out[320]) {
     part_count(v->tokens, n);
     out[0] = '\0';
     switch (v->state) {
-    case SESSION_STOPPED: snprintf(out, 320, "stopped by you"); break;
-    case SESSION_CUT: snprintf(out, 320, "cut: the length limit was reached"); break;
+    case SESSION_STOPPED:
+        snprintf(out, 320, "stopped by you");
+        break;
+    case SESSION_CUT:
+        snprintf(out, 320, "cut: the length limit was reached");
+        break;
     case SESSION_FAILED:
         snprintf(out, 320, "stopped here: %s", v->error[0] != '\0' ? v->error : "the engine ended");
         break;
-    case SESSION_INTERRUPTED: snprintf(out, 320, "interrupted: what was written by then is kept"); break;
-    default: break;
+    case SESSION_INTERRUPTED:
+        snprintf(out, 320, "interrupted: what was written by then is kept");
+        break;
+    default:
+        break;
     }
     return out;
 }
@@ -53,7 +60,8 @@ static int view_height(const chat_message_view *v) {
 
 int transcript_row_of(const app *a, int view) {
     int row = 0;
-    for (int i = 0; i < view && i < a->chat.n_views; i++) row += a->chat.views[i].n_rows;
+    for (int i = 0; i < view && i < a->chat.n_views; i++)
+        row += a->chat.views[i].n_rows;
     return row;
 }
 
@@ -117,7 +125,8 @@ void transcript_layout(app *a, int columns, int n_shown) {
         s->revision = a->chat.revision;
         s->is_following = true;
         s->selected = a->chat.n_views - 1;
-    } else if (has_moved && !s->is_following) use_anchor(a);
+    } else if (has_moved && !s->is_following)
+        use_anchor(a);
     if (s->is_following || s->top > last_top(a)) s->top = last_top(a);
     if (s->is_following && a->is_input_focused) s->selected = a->chat.n_views - 1;
     if (s->top < 0) s->top = 0;
@@ -186,7 +195,8 @@ static void last_words(const md *think, int columns, pen *p) {
     const char *s = md_source(think, &n);
     size_t from = n;
     int used = 0;
-    while (from > 0 && s[from - 1] == '\n') from--;
+    while (from > 0 && s[from - 1] == '\n')
+        from--;
     size_t end = from;
     while (from > 0 && s[from - 1] != '\n') {
         size_t len = width_previous(s, from);
@@ -203,7 +213,8 @@ static void draw_think_line(app *a, const chat_message_view *v, pen *p) {
     pen_role(p, ROLE_THINK);
     pen_str(p, v->is_think_open ? "v " : "> ");
     if (is_live(a, v) && a->chat.phase == CHAT_THINKING_NOW) {
-        pen_printf(p, "Thinking %s ", part_duration((double)(a->now_ms - a->chat.first_ms) / 1000, time));
+        pen_printf(
+            p, "Thinking %s ", part_duration((double)(a->now_ms - a->chat.first_ms) / 1000, time));
         if (!v->is_think_open) {
             pen_str(p, "... ");
             last_words(v->think, pen_left(p) - 1, p);
@@ -257,16 +268,16 @@ static void draw_empty(app *a, pen *p) {
     pen_move(p, 0, 0);
     if (a->gauges.state == ENGINE_READY) {
         pen_cut(p, "Type a question and press Enter. /help lists the commands.", pen_left(p),
-                a->look->glyphs->ellipsis);
+            a->look->glyphs->ellipsis);
     } else {
-        pen_cut(p, "You can type already: the message is sent when the engine is ready.", pen_left(p),
-                a->look->glyphs->ellipsis);
+        pen_cut(p, "You can type already: the message is sent when the engine is ready.",
+            pen_left(p), a->look->glyphs->ellipsis);
     }
     if (!a->gauges.is_demo) return;
     pen_move(p, 1, 0);
     pen_role(p, ROLE_WARN);
-    pen_cut(p, "DEMO: a very small built-in model; it answers simply and is often wrong.", pen_left(p),
-            a->look->glyphs->ellipsis);
+    pen_cut(p, "DEMO: a very small built-in model; it answers simply and is often wrong.",
+        pen_left(p), a->look->glyphs->ellipsis);
 }
 
 void transcript_draw(app *a, area box, bool is_focused) {
@@ -300,7 +311,8 @@ int transcript_find(app *a, int direction) {
         if (at < 0) at = n - 1;
         if (at >= n) at = 0;
         const chat_message_view *v = &a->chat.views[at];
-        if (contains(v->text, a->search) || (v->think != NULL && contains(v->think, a->search))) return at;
+        if (contains(v->text, a->search) || (v->think != NULL && contains(v->think, a->search)))
+            return at;
     }
     return -1;
 }

@@ -74,9 +74,12 @@ void plot_sparkline(pen *p, const theme *look, const plot_series *s, double maxi
 }
 
 static void label(pen *p, double value) {
-    if (value >= 10000) pen_printf(p, "%4.0fk ", value / 1000);
-    else if (value >= 10 || value == 0) pen_printf(p, "%5.0f ", value);
-    else pen_printf(p, "%5.1f ", value);
+    if (value >= 10000)
+        pen_printf(p, "%4.0fk ", value / 1000);
+    else if (value >= 10 || value == 0)
+        pen_printf(p, "%5.0f ", value);
+    else
+        pen_printf(p, "%5.1f ", value);
 }
 
 static void one_row(pen *p, const theme *look, const plot_series *s, double maximum) {
@@ -84,9 +87,12 @@ static void one_row(pen *p, const theme *look, const plot_series *s, double maxi
     style st = p->st;
     pen_role(p, ROLE_DIM);
     /* A label at the top, the middle and the foot; the foot is zero. */
-    if (row == 0) label(p, maximum);
-    else if (row == rows - 1) label(p, 0);
-    else if (rows >= 5 && row == (rows - 1) / 2) label(p, maximum * (rows - row) / rows);
+    if (row == 0)
+        label(p, maximum);
+    else if (row == rows - 1)
+        label(p, 0);
+    else if (rows >= 5 && row == (rows - 1) / 2)
+        label(p, maximum * (rows - row) / rows);
     pen_style(p, st);
     for (int i = 0; i < columns; i++) {
         int level = eighths(bucket(s, i, columns), maximum, rows) - 8 * (rows - 1 - row);

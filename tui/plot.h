@@ -1,6 +1,6 @@
 /*
- * Meters, sparklines and column plots. Pure drawing from a list of samples; a sample that is not valid
- * is a gap, never zero.
+ * Meters, sparklines and column plots. Pure drawing from a list of samples; a sample that is not
+ * valid is a gap, never zero.
  */
 #ifndef TUI_PLOT_H
 #define TUI_PLOT_H
@@ -17,8 +17,8 @@ typedef struct plot_series {
     int n;
 } plot_series;
 
-/* A scale that fits max: 1, 2 or 5 times a power of ten. present is kept while max stays between 10 %
- * under the next smaller step and it, so that the plot does not jump. */
+/* A scale that fits max: 1, 2 or 5 times a power of ten. present is kept while max stays between 10
+ * % under the next smaller step and it, so that the plot does not jump. */
 double plot_nice_maximum(double max, double present);
 double plot_largest(const plot_series *s);
 /* [####....] with columns cells between the brackets; value below 0 or NAN shows an empty meter. */

@@ -92,7 +92,8 @@ static row_end find_end(const char *s, size_t at, size_t n, int columns) {
         if (is_blank) {
             /* A break is after the whole stretch of blanks; they hang over the edge. */
             size_t stop = i;
-            while (stop < n && s[stop] == ' ') stop++;
+            while (stop < n && s[stop] == ' ')
+                stop++;
             if (has_text) last = (break_place){i, stop, true};
             if (has_text && used + (int)(stop - i) > columns && stop < n && s[stop] != '\n') {
                 return (row_end){i, stop, false};
@@ -122,7 +123,8 @@ void rich_wrap(const rich *r, size_t from, int columns, int first, int rest, ric
         int room = columns - indent;
         row_end e = find_end(s, at, n, room < 1 ? 1 : room);
         size_t end = e.end;
-        while (end > at && s[end - 1] == ' ') end--;
+        while (end > at && s[end - 1] == ' ')
+            end--;
         rich_rows_add(out, (uint32_t)at, (uint32_t)(end - at), indent);
         indent = rest;
         at = e.next;
@@ -134,8 +136,10 @@ static int first_run(const rich *r, uint32_t at) {
     int low = 0, high = r->n_runs;
     while (low < high) {
         int middle = (low + high) / 2;
-        if (r->runs[middle].at + r->runs[middle].len <= at) low = middle + 1;
-        else high = middle;
+        if (r->runs[middle].at + r->runs[middle].len <= at)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low;
 }

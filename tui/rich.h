@@ -31,9 +31,9 @@ enum {
 /* One row: a mark (list number, quote bar) and a stretch of the text after an indent. */
 typedef struct rich_row {
     uint32_t at, len;
-    int16_t indent;    /* columns before the text */
-    uint8_t flags;     /* RICH_ROW_ bits */
-    uint8_t has_mark;  /* the block's mark is drawn in this row */
+    int16_t indent;   /* columns before the text */
+    uint8_t flags;    /* RICH_ROW_ bits */
+    uint8_t has_mark; /* the block's mark is drawn in this row */
 } rich_row;
 
 typedef struct rich_rows {

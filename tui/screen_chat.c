@@ -1,5 +1,5 @@
-/* The Chat screen: title, transcript, status line, waiting messages, input, context line, and the side
- * panel when there is room. */
+/* The Chat screen: title, transcript, status line, waiting messages, input, context line, and the
+ * side panel when there is room. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,8 +16,10 @@
 /* --- status line --- */
 
 static void rate_text(double rate, char out[24]) {
-    if (isnan(rate)) snprintf(out, 24, "- t/s");
-    else snprintf(out, 24, "%.1f t/s", rate);
+    if (isnan(rate))
+        snprintf(out, 24, "- t/s");
+    else
+        snprintf(out, 24, "%.1f t/s", rate);
 }
 
 static void add_share(part_line *l, int rank, const char *name, double share) {
@@ -32,11 +34,15 @@ static void live_fields(const app *a, part_line *l) {
     part_duration((double)(c->first_ms - c->sent_ms) / 1000, first);
     switch (c->phase) {
     case CHAT_WAITING:
-        if (a->gauges.queued > 0) part_line_add(l, 1, ROLE_INFO, "waiting: %d in the queue, started %s ago", (int)a->gauges.queued, time);
-        else part_line_add(l, 1, ROLE_INFO, "waiting, started %s ago", time);
+        if (a->gauges.queued > 0)
+            part_line_add(l, 1, ROLE_INFO, "waiting: %d in the queue, started %s ago",
+                (int)a->gauges.queued, time);
+        else
+            part_line_add(l, 1, ROLE_INFO, "waiting, started %s ago", time);
         break;
     case CHAT_READING:
-        part_line_add(l, 1, ROLE_INFO, "reading %s of %s", part_count(c->read_done, done), part_count(c->read_total, total));
+        part_line_add(l, 1, ROLE_INFO, "reading %s of %s", part_count(c->read_done, done),
+            part_count(c->read_total, total));
         part_line_add(l, 3, ROLE_TEXT, "%s", time);
         break;
     case CHAT_THINKING_NOW:
@@ -59,18 +65,29 @@ static void live_fields(const app *a, part_line *l) {
 
 /* The last reply, until the next one. */
 static void done_fields(const app *a, part_line *l) {
-    static const char *const WORDS[] = {"done", "writing", "stopped", "cut", "failed", "interrupted"};
+    static const char *const WORDS[] = {
+        "done", "writing", "stopped", "cut", "failed", "interrupted"};
     const turn_result *r = &a->chat.result;
     const chat_usage *u = &r->usage;
     char time[24], first[24], count[16];
     part_duration(r->total_s, time);
     part_line_add(l, 1, ROLE_DIM, "%s %s tok in %s", WORDS[r->state],
-                  part_count(r->state == SESSION_DONE || u->completion_tokens > 0 ? u->completion_tokens : a->chat.n_pieces, count), time);
-    if (u->predicted_per_second > 0) part_line_add(l, 2, ROLE_DIM, "%.1f t/s", u->predicted_per_second);
-    if (r->first_s >= 0) part_line_add(l, 3, ROLE_DIM, "first %s", part_duration(r->first_s, first));
-    if (u->draft_n > 0) part_line_add(l, 4, ROLE_DIM, "drafts %.0f %%", 100.0 * (double)u->draft_n_accepted / (double)u->draft_n);
-    if (u->cached_tokens >= 0 && u->prompt_tokens > 0) part_line_add(l, 5, ROLE_DIM, "cache %.0f %%", 100.0 * (double)u->cached_tokens / (double)u->prompt_tokens);
-    if (r->finish[0] != '\0') part_line_add(l, 6, ROLE_DIM, "stop: %s", str_eq(r->finish, "stop") ? "end" : r->finish);
+        part_count(r->state == SESSION_DONE || u->completion_tokens > 0 ? u->completion_tokens
+                                                                        : a->chat.n_pieces,
+            count),
+        time);
+    if (u->predicted_per_second > 0)
+        part_line_add(l, 2, ROLE_DIM, "%.1f t/s", u->predicted_per_second);
+    if (r->first_s >= 0)
+        part_line_add(l, 3, ROLE_DIM, "first %s", part_duration(r->first_s, first));
+    if (u->draft_n > 0)
+        part_line_add(l, 4, ROLE_DIM, "drafts %.0f %%",
+            100.0 * (double)u->draft_n_accepted / (double)u->draft_n);
+    if (u->cached_tokens >= 0 && u->prompt_tokens > 0)
+        part_line_add(l, 5, ROLE_DIM, "cache %.0f %%",
+            100.0 * (double)u->cached_tokens / (double)u->prompt_tokens);
+    if (r->finish[0] != '\0')
+        part_line_add(l, 6, ROLE_DIM, "stop: %s", str_eq(r->finish, "stop") ? "end" : r->finish);
 }
 
 static void draw_status(app *a, pen *p) {
@@ -80,13 +97,17 @@ static void draw_status(app *a, pen *p) {
         pen_cut(p, a->hint, pen_left(p), a->look->glyphs->ellipsis);
         return;
     }
-    if (chat_is_busy(&a->chat)) live_fields(a, &l);
+    if (chat_is_busy(&a->chat))
+        live_fields(a, &l);
     else if (a->gauges.state == ENGINE_DOWN || a->gauges.state == ENGINE_FAILED) {
         part_line_add(&l, 1, ROLE_BAD, "! engine %s", gauges_state_word(a->gauges.state));
         part_line_add(&l, 2, ROLE_TEXT, "%.80s", a->gauges.reason);
-    } else if (a->chat.last_line[0] != '\0') done_fields(a, &l);
-    else if (a->gauges.state == ENGINE_READY) part_line_add(&l, 1, ROLE_DIM, "ready");
-    else part_line_add(&l, 1, ROLE_WARN, "engine %s", gauges_state_word(a->gauges.state));
+    } else if (a->chat.last_line[0] != '\0')
+        done_fields(a, &l);
+    else if (a->gauges.state == ENGINE_READY)
+        part_line_add(&l, 1, ROLE_DIM, "ready");
+    else
+        part_line_add(&l, 1, ROLE_WARN, "engine %s", gauges_state_word(a->gauges.state));
     part_line_draw(&l, p);
 }
 
@@ -96,11 +117,16 @@ static void settings_text(const app *a, char out[96]) {
     const chat_settings *s = &a->chat.settings;
     int n = 0;
     out[0] = '\0';
-    if (s->options.set & CHAT_TEMPERATURE) n += snprintf(out + n, 96 - (size_t)n, "temp %.2f ", s->options.temperature);
-    if (s->options.set & CHAT_TOP_P) n += snprintf(out + n, 96 - (size_t)n, "top-p %.2f ", s->options.top_p);
-    if (s->options.thinking == CHAT_THINKING_ON) snprintf(out + n, 96 - (size_t)n, "think on");
-    else if (s->options.effort[0] != '\0') snprintf(out + n, 96 - (size_t)n, "think %s", s->options.effort);
-    else snprintf(out + n, 96 - (size_t)n, "think off");
+    if (s->options.set & CHAT_TEMPERATURE)
+        n += snprintf(out + n, 96 - (size_t)n, "temp %.2f ", s->options.temperature);
+    if (s->options.set & CHAT_TOP_P)
+        n += snprintf(out + n, 96 - (size_t)n, "top-p %.2f ", s->options.top_p);
+    if (s->options.thinking == CHAT_THINKING_ON)
+        snprintf(out + n, 96 - (size_t)n, "think on");
+    else if (s->options.effort[0] != '\0')
+        snprintf(out + n, 96 - (size_t)n, "think %s", s->options.effort);
+    else
+        snprintf(out + n, 96 - (size_t)n, "think off");
 }
 
 static void draw_context(app *a, pen *p) {
@@ -125,8 +151,11 @@ static void draw_context(app *a, pen *p) {
     rest.n_columns -= p->column;
     pen q = pen_on(&a->frame, rest);
     canvas_role role = share >= 0.95 ? ROLE_BAD : share >= 0.8 ? ROLE_WARN : ROLE_TEXT;
-    if (isnan(share)) part_line_add(&l, 1, ROLE_TEXT, "-/%s", part_count(most, all));
-    else part_line_add(&l, 1, role, "%s/%s %.0f %%", part_count(now, used), part_count(most, all), 100 * share);
+    if (isnan(share))
+        part_line_add(&l, 1, ROLE_TEXT, "-/%s", part_count(most, all));
+    else
+        part_line_add(&l, 1, role, "%s/%s %.0f %%", part_count(now, used), part_count(most, all),
+            100 * share);
     part_line_add(&l, 4, ROLE_DIM, "%s", settings);
     part_line_add_right(&l, 5, ROLE_DIM, a->is_input_focused ? "Esc transcript" : "i input");
     part_line_add_right(&l, 2, ROLE_DIM, "F1 help");
@@ -139,9 +168,11 @@ static void draw_title(app *a, pen *p) {
     part_line l = {.n_left = 0};
     const char *title = session_title(a->chat.open);
     int turns = 0;
-    for (int i = 0; i < a->chat.n_views; i++) turns += a->chat.views[i].role == SESSION_USER;
+    for (int i = 0; i < a->chat.n_views; i++)
+        turns += a->chat.views[i].role == SESSION_USER;
     part_line_add(&l, 1, ROLE_STRONG, "session: %.70s", title[0] != '\0' ? title : "(new)");
-    if (a->chat.edit_parent >= 0) part_line_add_right(&l, 1, ROLE_WARN, "editing: sending makes a branch");
+    if (a->chat.edit_parent >= 0)
+        part_line_add_right(&l, 1, ROLE_WARN, "editing: sending makes a branch");
     if (turns > 0) part_line_add_right(&l, 3, ROLE_DIM, "turn %d", turns);
     part_line_draw(&l, p);
 }
@@ -186,7 +217,8 @@ static void draw_prompt(app *a, pen *p, int *cursor_row, int *cursor_column) {
     pen_role(p, ROLE_TEXT);
     pen_str(p, buf_cstr(&a->prompt.text));
     *cursor_row = p->box.row + p->row;
-    *cursor_column = p->box.column + (p->column < p->box.n_columns ? p->column : p->box.n_columns - 1);
+    *cursor_column =
+        p->box.column + (p->column < p->box.n_columns ? p->column : p->box.n_columns - 1);
     pen_role(p, ROLE_DIM);
     pen_str(p, "  ");
     pen_cut(p, a->prompt.hint, pen_left(p), a->look->glyphs->ellipsis);
@@ -195,7 +227,8 @@ static void draw_prompt(app *a, pen *p, int *cursor_row, int *cursor_column) {
 /* From 7 rows on all parts are there; below, the input and as much of the transcript as fits. */
 static void draw_column(app *a, area box, int *cursor_row, int *cursor_column) {
     int rows = box.n_rows, typed = part_input_rows(a->input, box.n_columns);
-    bool has_title = rows >= 12, has_rules = rows >= 9, has_context = rows >= 6, has_status = rows >= 3;
+    bool has_title = rows >= 12, has_rules = rows >= 9, has_context = rows >= 6,
+         has_status = rows >= 3;
     int most = rows * 2 / 5 < 1 ? 1 : rows * 2 / 5;
     if (typed > most) typed = most;
     int queue = rows >= 12 ? (a->chat.n_queue < 3 ? a->chat.n_queue : 3) : 0;
@@ -209,8 +242,10 @@ static void draw_column(app *a, area box, int *cursor_row, int *cursor_column) {
     row += transcript > 0 ? transcript : 0;
     if (has_status) {
         pen p = pen_on(&a->frame, slice(box, row++, 1));
-        if (a->prompt.is_open) draw_prompt(a, &p, cursor_row, cursor_column);
-        else draw_status(a, &p);
+        if (a->prompt.is_open)
+            draw_prompt(a, &p, cursor_row, cursor_column);
+        else
+            draw_status(a, &p);
     }
     if (queue > 0) draw_queue(a, slice(box, row, queue));
     row += queue;
@@ -253,15 +288,19 @@ static void fold_all(app *a) {
     for (int i = 0; i < a->chat.n_views; i++) {
         if (a->chat.views[i].think != NULL && a->chat.views[i].is_think_open) open = false;
     }
-    for (int i = 0; i < a->chat.n_views; i++) a->chat.views[i].is_think_open = open;
+    for (int i = 0; i < a->chat.n_views; i++)
+        a->chat.views[i].is_think_open = open;
 }
 
 static void fold_selected(app *a) {
     chat_message_view *v = selected(a);
     if (v == NULL) return;
-    if (v->role == SESSION_SYSTEM || v->role == SESSION_TOOL) v->is_folded = !v->is_folded;
-    else if (v->think != NULL) v->is_think_open = !v->is_think_open;
-    else v->is_folded = !v->is_folded;
+    if (v->role == SESSION_SYSTEM || v->role == SESSION_TOOL)
+        v->is_folded = !v->is_folded;
+    else if (v->think != NULL)
+        v->is_think_open = !v->is_think_open;
+    else
+        v->is_folded = !v->is_folded;
 }
 
 static void show_details(app *a) {
@@ -269,7 +308,8 @@ static void show_details(app *a) {
     if (v == NULL) return;
     const session_turn *t = session_turn_at(a->chat.open, v->id);
     buf out = BUF_INIT;
-    buf_printf(&out, "turn %d, %s, %s\n", v->id, session_role_name(v->role), session_state_name(v->state));
+    buf_printf(
+        &out, "turn %d, %s, %s\n", v->id, session_role_name(v->role), session_state_name(v->state));
     if (t != NULL && t->settings != NULL) buf_printf(&out, "settings  %s\n", t->settings);
     if (t != NULL && t->stats != NULL) buf_printf(&out, "result    %s\n", t->stats);
     if (v->error[0] != '\0') buf_printf(&out, "error     %s\n", v->error);
@@ -280,7 +320,8 @@ static void show_details(app *a) {
 static void edit_selected(app *a) {
     buf text = BUF_INIT;
     err e = ERR_INIT;
-    if (chat_edit(&a->chat, a->scroll.selected, &text, &e) != OK) app_hint(a, "%s", e.msg);
+    if (chat_edit(&a->chat, a->scroll.selected, &text, &e) != OK)
+        app_hint(a, "%s", e.msg);
     else {
         part_input_set(a->input, buf_cstr(&text), text.len);
         a->is_input_focused = true;
@@ -321,8 +362,10 @@ static void fork_here(app *a) {
 static void find(app *a, int direction) {
     if (a->search[0] == '\0') return;
     int view = transcript_find(a, direction);
-    if (view < 0) app_hint(a, "\"%.60s\" was not found", a->search);
-    else transcript_select(a, view);
+    if (view < 0)
+        app_hint(a, "\"%.60s\" was not found", a->search);
+    else
+        transcript_select(a, view);
 }
 
 static void report(app *a, int rc, const err *e) {
@@ -333,46 +376,104 @@ static void scroll_action(app *a, key_action action) {
     int page = a->scroll.n_shown > 1 ? a->scroll.n_shown - 1 : 1;
     switch (action) {
     case ACTION_LINE_DOWN:
-    case ACTION_SCROLL_LINE_DOWN: transcript_scroll(a, 1); break;
+    case ACTION_SCROLL_LINE_DOWN:
+        transcript_scroll(a, 1);
+        break;
     case ACTION_LINE_UP:
-    case ACTION_SCROLL_LINE_UP: transcript_scroll(a, -1); break;
-    case ACTION_HALF_DOWN: transcript_scroll(a, page / 2); break;
-    case ACTION_HALF_UP: transcript_scroll(a, -page / 2); break;
+    case ACTION_SCROLL_LINE_UP:
+        transcript_scroll(a, -1);
+        break;
+    case ACTION_HALF_DOWN:
+        transcript_scroll(a, page / 2);
+        break;
+    case ACTION_HALF_UP:
+        transcript_scroll(a, -page / 2);
+        break;
     case ACTION_PAGE_DOWN:
-    case ACTION_SCROLL_DOWN: transcript_scroll(a, page); break;
+    case ACTION_SCROLL_DOWN:
+        transcript_scroll(a, page);
+        break;
     case ACTION_PAGE_UP:
-    case ACTION_SCROLL_UP: transcript_scroll(a, -page); break;
+    case ACTION_SCROLL_UP:
+        transcript_scroll(a, -page);
+        break;
     case ACTION_TOP:
         transcript_scroll(a, -a->scroll.n_rows);
         a->scroll.selected = 0;
         break;
-    case ACTION_END: transcript_to_end(a); break;
-    case ACTION_NEXT_MESSAGE: transcript_select(a, a->scroll.selected + 1); break;
-    case ACTION_PREVIOUS_MESSAGE: transcript_select(a, a->scroll.selected - 1); break;
-    case ACTION_LEFT: a->scroll.skip -= a->scroll.skip >= 8 ? 8 : a->scroll.skip; break;
-    case ACTION_RIGHT: a->scroll.skip += a->scroll.skip < 2000 ? 8 : 0; break;
-    default: break;
+    case ACTION_END:
+        transcript_to_end(a);
+        break;
+    case ACTION_NEXT_MESSAGE:
+        transcript_select(a, a->scroll.selected + 1);
+        break;
+    case ACTION_PREVIOUS_MESSAGE:
+        transcript_select(a, a->scroll.selected - 1);
+        break;
+    case ACTION_LEFT:
+        a->scroll.skip -= a->scroll.skip >= 8 ? 8 : a->scroll.skip;
+        break;
+    case ACTION_RIGHT:
+        a->scroll.skip += a->scroll.skip < 2000 ? 8 : 0;
+        break;
+    default:
+        break;
     }
 }
 
 static void copy_session(app *a) {
     buf out = BUF_INIT;
     err e = ERR_INIT;
-    if (session_export(a->chat.open, SESSION_MD, &out, &e) != OK) app_hint(a, "%s", e.msg);
-    else app_copy(a, buf_cstr(&out), out.len, "the session");
+    if (session_export(a->chat.open, SESSION_MD, &out, &e) != OK)
+        app_hint(a, "%s", e.msg);
+    else
+        app_copy(a, buf_cstr(&out), out.len, "the session");
     buf_release(&out);
 }
 
-void screen_chat_action(app *a, key_action action) {
+/* What changes the branch or asks the engine; false for another action. */
+static bool turn_action(app *a, key_action action) {
     err e = ERR_INIT;
+    switch (action) {
+    case ACTION_EDIT:
+        edit_selected(a);
+        break;
+    case ACTION_AGAIN:
+        report(a, chat_again(&a->chat, a->now_ms, &e), &e);
+        break;
+    case ACTION_CONTINUE:
+        report(a, chat_continue(&a->chat, a->now_ms, &e), &e);
+        break;
+    case ACTION_FORK:
+        fork_here(a);
+        break;
+    case ACTION_OLDER_BRANCH:
+        report(a, chat_sibling(&a->chat, a->scroll.selected, -1, &e), &e);
+        break;
+    case ACTION_NEWER_BRANCH:
+        report(a, chat_sibling(&a->chat, a->scroll.selected, 1, &e), &e);
+        break;
+    default:
+        return false;
+    }
+    return true;
+}
+
+void screen_chat_action(app *a, key_action action) {
     chat_message_view *v = selected(a);
     switch (action) {
     case ACTION_TRANSCRIPT:
         a->is_input_focused = false;
         break;
-    case ACTION_INPUT: a->is_input_focused = true; break;
-    case ACTION_THINK_ALL: fold_all(a); break;
-    case ACTION_FOLD: fold_selected(a); break;
+    case ACTION_INPUT:
+        a->is_input_focused = true;
+        break;
+    case ACTION_THINK_ALL:
+        fold_all(a);
+        break;
+    case ACTION_FOLD:
+        fold_selected(a);
+        break;
     case ACTION_THINK:
         if (v != NULL) v->is_think_open = !v->is_think_open;
         break;
@@ -380,23 +481,29 @@ void screen_chat_action(app *a, key_action action) {
         a->prefix = 'y';
         a->prefix_ms = a->now_ms;
         break;
-    case ACTION_COPY_ALL: copy_session(a); break;
-    case ACTION_EDIT: edit_selected(a); break;
-    case ACTION_AGAIN: report(a, chat_again(&a->chat, a->now_ms, &e), &e); break;
-    case ACTION_CONTINUE: report(a, chat_continue(&a->chat, a->now_ms, &e), &e); break;
-    case ACTION_FORK: fork_here(a); break;
-    case ACTION_OLDER_BRANCH: report(a, chat_sibling(&a->chat, a->scroll.selected, -1, &e), &e); break;
-    case ACTION_NEWER_BRANCH: report(a, chat_sibling(&a->chat, a->scroll.selected, 1, &e), &e); break;
-    case ACTION_RAW: set_raw(a); break;
-    case ACTION_DETAILS: show_details(a); break;
+    case ACTION_COPY_ALL:
+        copy_session(a);
+        break;
+    case ACTION_RAW:
+        set_raw(a);
+        break;
+    case ACTION_DETAILS:
+        show_details(a);
+        break;
     case ACTION_SEARCH:
         a->prompt.is_open = true;
         a->prompt.label = '/';
         buf_reset(&a->prompt.text);
         a->prompt.hint[0] = '\0';
         break;
-    case ACTION_SEARCH_NEXT: find(a, 1); break;
-    case ACTION_SEARCH_PREVIOUS: find(a, -1); break;
-    default: scroll_action(a, action); break;
+    case ACTION_SEARCH_NEXT:
+        find(a, 1);
+        break;
+    case ACTION_SEARCH_PREVIOUS:
+        find(a, -1);
+        break;
+    default:
+        if (!turn_action(a, action)) scroll_action(a, action);
+        break;
     }
 }

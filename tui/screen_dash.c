@@ -19,13 +19,16 @@ static int window_index(const app *a) {
 }
 
 static void value_text(char *out, size_t cap, const char *name, double v, const char *unit) {
-    if (isnan(v)) snprintf(out, cap, "%s -", name);
-    else snprintf(out, cap, v < 100 ? "%s %.1f%s" : "%s %.0f%s", name, v, unit);
+    if (isnan(v))
+        snprintf(out, cap, "%s -", name);
+    else
+        snprintf(out, cap, v < 100 ? "%s %.1f%s" : "%s %.0f%s", name, v, unit);
 }
 
-/* One plot in a box. Samples are kept on the side because 24 hours are too much for a stack frame. */
-static void draw_plot(app *a, area box, const char *title, const char *note, const gauges_ring *ring,
-                      double *scale) {
+/* One plot in a box. Samples are kept on the side because 24 hours are too much for a stack frame.
+ */
+static void draw_plot(
+    app *a, area box, const char *title, const char *note, const gauges_ring *ring, double *scale) {
     static float samples[MAX_SAMPLES];
     pen p = part_box(&a->frame, box, a->look, title, note);
     plot_series s = {samples, gauges_window(ring, a->window_s, samples, MAX_SAMPLES)};
@@ -60,8 +63,10 @@ static void named(pen *p, int row, int column, const char *name, const char *val
 }
 
 static void percent(char *out, size_t cap, double share) {
-    if (isnan(share)) snprintf(out, cap, "-");
-    else snprintf(out, cap, "%.0f %%", 100 * share);
+    if (isnan(share))
+        snprintf(out, cap, "-");
+    else
+        snprintf(out, cap, "%.0f %%", 100 * share);
 }
 
 static void draw_kv(app *a, const gauges *g, area box) {
@@ -70,8 +75,11 @@ static void draw_kv(app *a, const gauges *g, area box) {
     pen_role(&p, ROLE_DIM);
     pen_str(&p, "KV pages  ");
     pen_role(&p, ROLE_PLOT2);
-    double share = g->kv_used >= 0 && g->kv_total > 0 ? (double)g->kv_used / (double)g->kv_total : (double)NAN;
-    int meter = p.box.n_columns - 36 < 8 ? 8 : p.box.n_columns - 36 > 30 ? 30 : p.box.n_columns - 36;
+    double share =
+        g->kv_used >= 0 && g->kv_total > 0 ? (double)g->kv_used / (double)g->kv_total : (double)NAN;
+    int meter = p.box.n_columns - 36 < 8    ? 8
+                : p.box.n_columns - 36 > 30 ? 30
+                                            : p.box.n_columns - 36;
     plot_meter(&p, a->look, share, meter);
     pen_role(&p, ROLE_TEXT);
     percent(text, sizeof text, share);
@@ -79,19 +87,22 @@ static void draw_kv(app *a, const gauges *g, area box) {
     percent(text, sizeof text, gauges_hit_share(g));
     named(&p, 1, 0, "cache hit", text);
     snprintf(text, sizeof text, "%s of %s tokens", part_count(g->hit_tokens, used),
-             part_count(g->hit_tokens < 0 || g->miss_tokens < 0 ? -1 : g->hit_tokens + g->miss_tokens, all));
+        part_count(
+            g->hit_tokens < 0 || g->miss_tokens < 0 ? -1 : g->hit_tokens + g->miss_tokens, all));
     pen_str(&p, "  ");
     pen_role(&p, ROLE_DIM);
     pen_str(&p, text);
     percent(text, sizeof text, gauges_draft_share(g));
     named(&p, 2, 0, "drafts", text);
     snprintf(text, sizeof text, "  %s of %s accepted", part_count(g->drafts_accepted, used),
-             part_count(g->drafts_proposed, all));
+        part_count(g->drafts_proposed, all));
     pen_role(&p, ROLE_DIM);
     pen_str(&p, text);
-    snprintf(text, sizeof text, "%s running, %s waiting", part_count(g->running, used), part_count(g->queued, all));
+    snprintf(text, sizeof text, "%s running, %s waiting", part_count(g->running, used),
+        part_count(g->queued, all));
     named(&p, 3, 0, "requests", text);
-    snprintf(text, sizeof text, ", %s done, %s failed", part_count(g->done, used), part_count(g->failed, all));
+    snprintf(text, sizeof text, ", %s done, %s failed", part_count(g->done, used),
+        part_count(g->failed, all));
     pen_str(&p, text);
 }
 
@@ -118,9 +129,11 @@ static void draw_node(app *a, const gauges *g, area box, int i) {
         return;
     }
     const gauges_rank *r = &g->ranks[i];
-    snprintf(text, sizeof text, "%s of %s", part_bytes(r->memory_used, used), part_bytes(r->memory_total, all));
+    snprintf(text, sizeof text, "%s of %s", part_bytes(r->memory_used, used),
+        part_bytes(r->memory_total, all));
     bar_row(a, &p, 0, "machine", r->memory_used / r->memory_total, text);
-    bar_row(a, &p, 1, "engine", r->memory_process / r->memory_total, part_bytes(r->memory_process, used));
+    bar_row(a, &p, 1, "engine", r->memory_process / r->memory_total,
+        part_bytes(r->memory_process, used));
     double load = r->has_gpu ? r->gpu_percent : r->cpu_percent;
     percent(text, sizeof text, load / 100);
     bar_row(a, &p, 2, r->has_gpu ? "gpu" : "cpu", load / 100, text);
@@ -142,7 +155,8 @@ static void draw_node(app *a, const gauges *g, area box, int i) {
     pen_str(&p, "load");
     pen_move(&p, 4, 8);
     pen_role(&p, ROLE_PLOT3);
-    plot_sparkline(&p, a->look, &s, plot_largest(&s) > 100 ? plot_largest(&s) : 100, p.box.n_columns - 8 > 40 ? 40 : p.box.n_columns - 8);
+    plot_sparkline(&p, a->look, &s, plot_largest(&s) > 100 ? plot_largest(&s) : 100,
+        p.box.n_columns - 8 > 40 ? 40 : p.box.n_columns - 8);
 }
 
 static void draw_foot(app *a, const gauges *g, area box) {
@@ -153,8 +167,11 @@ static void draw_foot(app *a, const gauges *g, area box) {
     part_line_add(&l, 4, ROLE_DIM, "p pause");
     part_line_add(&l, 3, ROLE_DIM, "F1 help");
     if (a->is_paused) part_line_add_right(&l, 1, ROLE_WARN, "PAUSED");
-    if (age < 0) part_line_add_right(&l, 1, ROLE_WARN, "no sample: engine %s", gauges_state_word(a->gauges.state));
-    else if (age > 2) part_line_add_right(&l, 1, ROLE_WARN, "sampled %.0f s ago", age);
+    if (age < 0)
+        part_line_add_right(
+            &l, 1, ROLE_WARN, "no sample: engine %s", gauges_state_word(a->gauges.state));
+    else if (age > 2)
+        part_line_add_right(&l, 1, ROLE_WARN, "sampled %.0f s ago", age);
     part_line_add_right(&l, 2, ROLE_DIM, "window %s", WINDOW_NAMES[window_index(a)]);
     part_line_draw(&l, &p);
 }
@@ -184,14 +201,23 @@ void screen_dash_draw(app *a, area box) {
 void screen_dash_key(app *a, key_action action) {
     int i = window_index(a);
     switch (action) {
-    case ACTION_ZOOM_IN: a->window_s = WINDOWS[i > 0 ? i - 1 : 0]; break;
-    case ACTION_ZOOM_OUT: a->window_s = WINDOWS[i + 1 < N_WINDOWS ? i + 1 : i]; break;
-    case ACTION_ZOOM_RESET: a->window_s = WINDOWS[0]; break;
+    case ACTION_ZOOM_IN:
+        a->window_s = WINDOWS[i > 0 ? i - 1 : 0];
+        break;
+    case ACTION_ZOOM_OUT:
+        a->window_s = WINDOWS[i + 1 < N_WINDOWS ? i + 1 : i];
+        break;
+    case ACTION_ZOOM_RESET:
+        a->window_s = WINDOWS[0];
+        break;
     case ACTION_PAUSE:
         a->is_paused = !a->is_paused;
         if (a->is_paused) a->paused = a->gauges;
         break;
-    case ACTION_BACK: app_go(a, a->last_screen); break;
-    default: break;
+    case ACTION_BACK:
+        app_go(a, a->last_screen);
+        break;
+    default:
+        break;
     }
 }

@@ -26,13 +26,21 @@ static void describe_state(const app *a, char out[400]) {
     char time[24];
     part_duration((double)(a->now_ms - g->state_since_ms) / 1000, time);
     switch (g->state) {
-    case ENGINE_UNKNOWN: snprintf(out, 400, "looking for the engine"); break;
-    case ENGINE_ABSENT: snprintf(out, 400, "not running; s starts it"); break;
-    case ENGINE_READY: snprintf(out, 400, "READY for %s", part_duration(g->uptime_s, time)); break;
-    case ENGINE_STARTING: snprintf(out, 400, "starting since %s", time); break;
+    case ENGINE_UNKNOWN:
+        snprintf(out, 400, "looking for the engine");
+        break;
+    case ENGINE_ABSENT:
+        snprintf(out, 400, "not running; s starts it");
+        break;
+    case ENGINE_READY:
+        snprintf(out, 400, "READY for %s", part_duration(g->uptime_s, time));
+        break;
+    case ENGINE_STARTING:
+        snprintf(out, 400, "starting since %s", time);
+        break;
     default:
-        snprintf(out, 400, "%s since %s%s%s", gauges_state_word(g->state), time, g->reason[0] != '\0' ? ": " : "",
-                 g->reason);
+        snprintf(out, 400, "%s since %s%s%s", gauges_state_word(g->state), time,
+            g->reason[0] != '\0' ? ": " : "", g->reason);
         break;
     }
 }
@@ -41,10 +49,11 @@ static void draw_engine(app *a, area box) {
     const gauges *g = &a->gauges;
     char text[400], all[16];
     pen p = part_box(&a->frame, box, a->look, "Engine", g->is_demo ? "DEMO" : NULL);
-    if (g->model_id[0] == '\0') row(&p, 0, "model", ROLE_DIM, "-");
+    if (g->model_id[0] == '\0')
+        row(&p, 0, "model", ROLE_DIM, "-");
     else {
         snprintf(text, sizeof text, "%.90s   window %s%s", g->model_id, part_count(g->context, all),
-                 g->is_demo ? "   built-in demo: small and simple" : "");
+            g->is_demo ? "   built-in demo: small and simple" : "");
         row(&p, 0, "model", ROLE_TEXT, text);
     }
     describe_state(a, text);
@@ -80,13 +89,16 @@ static void draw_node(app *a, area box, int i) {
     meter_row(a, &p, 0, "memory", r->memory_used, r->memory_total);
     row(&p, 1, "engine", ROLE_TEXT, part_bytes(r->memory_process, bytes));
     double load = r->has_gpu ? r->gpu_percent : r->cpu_percent;
-    if (isnan(load)) snprintf(text, sizeof text, "-");
-    else snprintf(text, sizeof text, "%.0f %%", load);
+    if (isnan(load))
+        snprintf(text, sizeof text, "-");
+    else
+        snprintf(text, sizeof text, "%.0f %%", load);
     row(&p, 2, r->has_gpu ? "gpu" : "cpu", ROLE_TEXT, text);
     if (age > 5) {
         snprintf(text, sizeof text, "%.0f s old", age);
         row(&p, 3, "sample", ROLE_WARN, text);
-    } else row(&p, 3, "sample", ROLE_DIM, "fresh");
+    } else
+        row(&p, 3, "sample", ROLE_DIM, "fresh");
 }
 
 static void session_row(app *a, pen *p, int line, int i) {
@@ -97,12 +109,15 @@ static void session_row(app *a, pen *p, int line, int i) {
     pen_role(p, is_selected ? ROLE_ACCENT : ROLE_TEXT);
     pen_str(p, is_selected ? "> " : "  ");
     int tail = p->box.n_columns >= 56 ? 26 : p->box.n_columns >= 40 ? 14 : 0;
-    pen_cut(p, s->title[0] != '\0' ? s->title : s->name, p->box.n_columns - 3 - tail, a->look->glyphs->ellipsis);
+    pen_cut(p, s->title[0] != '\0' ? s->title : s->name, p->box.n_columns - 3 - tail,
+        a->look->glyphs->ellipsis);
     if (tail == 0) return;
     pen_move(p, line, p->box.n_columns - tail);
     pen_role(p, ROLE_DIM);
-    if (s->is_damaged) pen_str(p, "damaged");
-    else pen_printf(p, "%-11s", app_time_of(s->changed_ms, clock));
+    if (s->is_damaged)
+        pen_str(p, "damaged");
+    else
+        pen_printf(p, "%-11s", app_time_of(s->changed_ms, clock));
     if (tail > 14) pen_printf(p, " %3d turns%s", s->n_turns, s->is_locked ? " open" : "");
 }
 
@@ -116,7 +131,8 @@ static void draw_sessions(app *a, area box) {
     }
     if (a->n_sessions > shown) shown--;
     if (a->selected_session >= shown) first = a->selected_session - shown + 1;
-    for (int i = 0; i < shown && first + i < a->n_sessions; i++) session_row(a, &p, i, first + i);
+    for (int i = 0; i < shown && first + i < a->n_sessions; i++)
+        session_row(a, &p, i, first + i);
     if (a->n_sessions <= shown) return;
     pen_move(&p, shown, 2);
     pen_role(&p, ROLE_DIM);
@@ -178,21 +194,32 @@ void screen_home_key(app *a, key_action action) {
         if (a->selected_session > 0) a->selected_session--;
         break;
     case ACTION_OPEN:
-        if (a->n_sessions == 0) app_open_session(a, NULL);
-        else app_open_session(a, a->sessions[a->selected_session].name);
+        if (a->n_sessions == 0)
+            app_open_session(a, NULL);
+        else
+            app_open_session(a, a->sessions[a->selected_session].name);
         break;
-    case ACTION_NEW_CHAT: app_open_session(a, NULL); break;
+    case ACTION_NEW_CHAT:
+        app_open_session(a, NULL);
+        break;
     case ACTION_START:
-        if (a->gauges.state == ENGINE_READY) app_hint(a, "the engine is running already");
-        else app_start_engine(a, true);
+        if (a->gauges.state == ENGINE_READY)
+            app_hint(a, "the engine is running already");
+        else
+            app_start_engine(a, true);
         break;
     case ACTION_STOP_ENGINE:
-        app_ask(a, ACTION_STOP_ENGINE, "Stop the engine? Replies that are being written end, for all its clients.");
+        app_ask(a, ACTION_STOP_ENGINE,
+            "Stop the engine? Replies that are being written end, for all its clients.");
         break;
     case ACTION_RESTART:
-        app_ask(a, ACTION_RESTART, "Restart the engine? Replies that are being written end, for all its clients.");
+        app_ask(a, ACTION_RESTART,
+            "Restart the engine? Replies that are being written end, for all its clients.");
         break;
-    case ACTION_BACK: app_go(a, SCREEN_CHAT); break;
-    default: break;
+    case ACTION_BACK:
+        app_go(a, SCREEN_CHAT);
+        break;
+    default:
+        break;
     }
 }

@@ -1,8 +1,8 @@
-/* One row of text per changed canvas row goes to curses, which finds the cheapest way to bring it to
- * the terminal. Clusters that a curses cell cannot hold, or whose width terminals disagree about, are
- * handled after it: curses gets a no-break space in their place (which nothing else uses, so it always
- * rewrites the cell later), and their rows are written once more with absolute positions, so that a
- * wrong guess never moves what stands to their right. */
+/* One row of text per changed canvas row goes to curses, which finds the cheapest way to bring it
+ * to the terminal. Clusters that a curses cell cannot hold, or whose width terminals disagree
+ * about, are handled after it: curses gets a no-break space in their place (which nothing else
+ * uses, so it always rewrites the cell later), and their rows are written once more with absolute
+ * positions, so that a wrong guess never moves what stands to their right. */
 #include "tui/term.h"
 
 #include <errno.h>
@@ -37,12 +37,12 @@
 struct terminal {
     SCREEN *screen;
     theme look;
-    canvas shown;         /* what the terminal shows */
+    canvas shown; /* what the terminal shows */
     bool is_shown_valid;
     int cursor_row, cursor_column;
     int n_rows, n_columns;
     bool has_sync, has_kitty, has_mouse, has_wheel, can_ask;
-    buf direct;           /* bytes that go round curses, gathered for one write */
+    buf direct; /* bytes that go round curses, gathered for one write */
 };
 
 /* For the fatal signals: everything prepared, nothing computed in the handler. */
@@ -124,42 +124,43 @@ static void prepare_rescue(const terminal *t) {
 static void arm_rescue(void) {
     rescue.is_armed = 1;
     struct sigaction action = {.sa_handler = on_fatal, .sa_flags = (int)SA_RESETHAND | SA_NODEFER};
-    for (size_t i = 0; i < sizeof FATAL / sizeof FATAL[0]; i++) sigaction(FATAL[i], &action, NULL);
+    for (size_t i = 0; i < sizeof FATAL / sizeof FATAL[0]; i++)
+        sigaction(FATAL[i], &action, NULL);
     crash_set_hook(on_check);
 }
 
 static void disarm_rescue(void) {
     rescue.is_armed = 0;
-    for (size_t i = 0; i < sizeof FATAL / sizeof FATAL[0]; i++) signal(FATAL[i], SIG_DFL);
+    for (size_t i = 0; i < sizeof FATAL / sizeof FATAL[0]; i++)
+        signal(FATAL[i], SIG_DFL);
     crash_set_hook(NULL);
 }
 
 int term_check(err *e) {
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)) {
         return err_set(e, ERR_UNSUPPORTED,
-                       "the full screen needs a terminal on standard input and output; use "
-                       "`tandem chat --plain` or `tandem ask` in a pipe");
+            "the full screen needs a terminal on standard input and output; use "
+            "`tandem chat --plain` or `tandem ask` in a pipe");
     }
     const char *name = getenv("TERM");
     if (name == NULL || name[0] == '\0') {
         return err_set(e, ERR_UNSUPPORTED,
-                       "TERM is not set, so the terminal's kind is unknown; set it (for example "
-                       "TERM=xterm-256color) or use `tandem chat --plain`");
+            "TERM is not set, so the terminal's kind is unknown; set it (for example "
+            "TERM=xterm-256color) or use `tandem chat --plain`");
     }
     int status = 0;
     if (setupterm(name, STDOUT_FILENO, &status) != OK || status != 1) {
         return err_set(e, ERR_UNSUPPORTED,
-                       "the terminal kind TERM=%.60s is not in the terminfo database; set TERM to a "
-                       "known one (for example xterm-256color) or use `tandem chat --plain`",
-                       name);
+            "the terminal kind TERM=%.60s is not in the terminfo database; set TERM to a "
+            "known one (for example xterm-256color) or use `tandem chat --plain`",
+            name);
     }
     const char *move_to = tigetstr("cup");
     bool can_move = move_to != NULL && move_to != (const char *)-1;
     del_curterm(cur_term);
     if (can_move) return OK;
     return err_set(e, ERR_UNSUPPORTED,
-                   "the terminal kind TERM=%.60s cannot place the cursor; use `tandem chat --plain`",
-                   name);
+        "the terminal kind TERM=%.60s cannot place the cursor; use `tandem chat --plain`", name);
 }
 
 static void read_size(terminal *t) {
@@ -184,8 +185,8 @@ static void start_colors(const terminal *t) {
 }
 
 static bool knows_queries(const char *name) {
-    static const char *const KNOWN[] = {"xterm", "tmux", "screen", "foot", "alacritty",
-                                        "ghostty", "wezterm", "rxvt", "kitty", "st-"};
+    static const char *const KNOWN[] = {"xterm", "tmux", "screen", "foot", "alacritty", "ghostty",
+        "wezterm", "rxvt", "kitty", "st-"};
     for (size_t i = 0; i < sizeof KNOWN / sizeof KNOWN[0]; i++) {
         if (str_starts(name, KNOWN[i])) return true;
     }
@@ -216,8 +217,10 @@ int term_open(const term_options *o, terminal **out, err *e) {
     t->screen = newterm(NULL, stdout, stdin);
     if (t->screen == NULL) {
         mem_free(t);
-        return err_set(e, ERR_UNSUPPORTED, "the terminal kind TERM=%.60s cannot show a full screen; "
-                                           "use `tandem chat --plain`", name);
+        return err_set(e, ERR_UNSUPPORTED,
+            "the terminal kind TERM=%.60s cannot show a full screen; "
+            "use `tandem chat --plain`",
+            name);
     }
     bool is_utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
     /* The text inside is UTF-8 whatever the terminal can show: readline must edit by character. */
@@ -334,7 +337,8 @@ static void put_row(const terminal *t, const canvas *c, int row) {
         cchar_t out;
         short pair = t->look.colors == COLORS_NONE ? 0 : (short)(k->st.role + 1);
         setcchar(&out, wide, curses_attributes(t, k->st), pair, NULL);
-        for (int j = 0; j < n_blank; j++) mvadd_wch(row, i + j, &out);
+        for (int j = 0; j < n_blank; j++)
+            mvadd_wch(row, i + j, &out);
     }
 }
 
@@ -378,8 +382,10 @@ static void direct_row(terminal *t, const canvas *c, int row, int from) {
         if (must_move) add_bytes(&t->direct, tparm(cursor_address, row, i, 0, 0, 0, 0, 0, 0, 0));
         if (k->st.role != now.role || k->st.flags != now.flags) direct_style(t, k->st);
         now = k->st;
-        if (k->len == 0) buf_putc(&t->direct, ' ');
-        else buf_append(&t->direct, k->text, k->len);
+        if (k->len == 0)
+            buf_putc(&t->direct, ' ');
+        else
+            buf_append(&t->direct, k->text, k->len);
         must_move = is_odd(t, k);
     }
 }
@@ -503,8 +509,8 @@ static void base64(buf *out, const unsigned char *s, size_t n) {
 
 int term_copy(terminal *t, const char *text, size_t len, err *e) {
     if (len > COPY_MAX_BYTES) {
-        return err_set(e, ERR_LIMIT, "%zu bytes are too much for the terminal's clipboard (74 KB)",
-                       len);
+        return err_set(
+            e, ERR_LIMIT, "%zu bytes are too much for the terminal's clipboard (74 KB)", len);
     }
     buf_reset(&t->direct);
     buf_puts(&t->direct, "\033]52;c;");

@@ -1,6 +1,7 @@
 /*
- * The terminal: the only file that knows curses. It opens and restores the terminal, shows canvases,
- * and writes every byte that goes out. One terminal per process, used by the screen's thread only.
+ * The terminal: the only file that knows curses. It opens and restores the terminal, shows
+ * canvases, and writes every byte that goes out. One terminal per process, used by the screen's
+ * thread only.
  *
  * Restoring is guaranteed for term_close, term_suspend and for fatal signals (SEGV, BUS, ILL, FPE,
  * ABRT): a prepared byte string and the saved modes are written by the handler, which then lets the

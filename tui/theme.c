@@ -4,27 +4,42 @@
 #include <string.h>
 
 static const glyph_set ASCII_GLYPHS = {
-    .horizontal = "-", .vertical = "|",
-    .top_left = "+", .top_right = "+", .bottom_left = "+", .bottom_right = "+",
-    .bar_full = "#", .bar_empty = ".",
+    .horizontal = "-",
+    .vertical = "|",
+    .top_left = "+",
+    .top_right = "+",
+    .bottom_left = "+",
+    .bottom_right = "+",
+    .bar_full = "#",
+    .bar_empty = ".",
     .levels = {" ", ".", ".", ".", ":", ":", "|", "|", "*"},
-    .ellipsis = "...", .bullet = "*", .quote = "|", .caret = "_",
+    .ellipsis = "...",
+    .bullet = "*",
+    .quote = "|",
+    .caret = "_",
     .has_utf8 = false,
 };
 
 static const glyph_set BLOCK_GLYPHS = {
-    .horizontal = "\xe2\x94\x80", .vertical = "\xe2\x94\x82",
-    .top_left = "\xe2\x94\x8c", .top_right = "\xe2\x94\x90",
-    .bottom_left = "\xe2\x94\x94", .bottom_right = "\xe2\x94\x98",
-    .bar_full = "\xe2\x96\x88", .bar_empty = "\xe2\x96\x91",
-    .levels = {" ", "\xe2\x96\x81", "\xe2\x96\x82", "\xe2\x96\x83", "\xe2\x96\x84",
-               "\xe2\x96\x85", "\xe2\x96\x86", "\xe2\x96\x87", "\xe2\x96\x88"},
-    .ellipsis = "\xe2\x80\xa6", .bullet = "\xe2\x80\xa2", .quote = "\xe2\x94\x82", .caret = "_",
+    .horizontal = "\xe2\x94\x80",
+    .vertical = "\xe2\x94\x82",
+    .top_left = "\xe2\x94\x8c",
+    .top_right = "\xe2\x94\x90",
+    .bottom_left = "\xe2\x94\x94",
+    .bottom_right = "\xe2\x94\x98",
+    .bar_full = "\xe2\x96\x88",
+    .bar_empty = "\xe2\x96\x91",
+    .levels = {" ", "\xe2\x96\x81", "\xe2\x96\x82", "\xe2\x96\x83", "\xe2\x96\x84", "\xe2\x96\x85",
+        "\xe2\x96\x86", "\xe2\x96\x87", "\xe2\x96\x88"},
+    .ellipsis = "\xe2\x80\xa6",
+    .bullet = "\xe2\x80\xa2",
+    .quote = "\xe2\x94\x82",
+    .caret = "_",
     .has_utf8 = true,
 };
 
-/* flags, colour of 256, colour of 8. The 256 colours are middle tones that can be read on a dark and
- * on a light background; white and black are never used. */
+/* flags, colour of 256, colour of 8. The 256 colours are middle tones that can be read on a dark
+ * and on a light background; white and black are never used. */
 typedef struct look_row {
     int flags, color256, color8;
 } look_row;
@@ -69,10 +84,14 @@ theme theme_choose(const char *color, int n_colors, bool is_utf8, bool plain_gly
     theme t = {.colors = from_terminal(n_colors), .level = GLYPHS_BLOCK};
     const char *no_color = getenv("NO_COLOR");
     bool is_given = color != NULL && strcmp(color, "auto") != 0;
-    if (is_given && strcmp(color, "none") == 0) t.colors = COLORS_NONE;
-    else if (is_given && strcmp(color, "8") == 0) t.colors = n_colors >= 8 ? COLORS_8 : COLORS_NONE;
-    else if (is_given && strcmp(color, "256") == 0) t.colors = n_colors >= 256 ? COLORS_256 : t.colors;
-    else if (no_color != NULL && no_color[0] != '\0') t.colors = COLORS_NONE;
+    if (is_given && strcmp(color, "none") == 0)
+        t.colors = COLORS_NONE;
+    else if (is_given && strcmp(color, "8") == 0)
+        t.colors = n_colors >= 8 ? COLORS_8 : COLORS_NONE;
+    else if (is_given && strcmp(color, "256") == 0)
+        t.colors = n_colors >= 256 ? COLORS_256 : t.colors;
+    else if (no_color != NULL && no_color[0] != '\0')
+        t.colors = COLORS_NONE;
     if (!is_utf8 || plain_glyphs) t.level = GLYPHS_ASCII;
     t.glyphs = t.level == GLYPHS_ASCII ? &ASCII_GLYPHS : &BLOCK_GLYPHS;
     return t;

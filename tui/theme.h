@@ -40,8 +40,8 @@ typedef struct theme_look {
 
 /*
  * Chooses the levels. color is the option's word (none, 8, 256, auto or NULL), n_colors what the
- * terminal has; NO_COLOR and COLORTERM are read from the environment. is_utf8: the locale's encoding;
- * plain_glyphs: --ascii or a console without the glyphs.
+ * terminal has; NO_COLOR and COLORTERM are read from the environment. is_utf8: the locale's
+ * encoding; plain_glyphs: --ascii or a console without the glyphs.
  */
 theme theme_choose(const char *color, int n_colors, bool is_utf8, bool plain_glyphs);
 theme_look theme_role(const theme *t, canvas_role role);

@@ -15,22 +15,84 @@ typedef struct range {
 /* East Asian ambiguous width, the ranges that occur in text (UAX 11); only read when the user says
  * that his terminal draws them wide. */
 static const range AMBIGUOUS[] = {
-    {0x00a1, 0x00a1}, {0x00a4, 0x00a4}, {0x00a7, 0x00a8}, {0x00aa, 0x00aa}, {0x00ae, 0x00ae},
-    {0x00b0, 0x00b4}, {0x00b6, 0x00ba}, {0x00bc, 0x00bf}, {0x00c6, 0x00c6}, {0x00d0, 0x00d0},
-    {0x00d7, 0x00d8}, {0x00de, 0x00e1}, {0x00e6, 0x00e6}, {0x00e8, 0x00ea}, {0x00ec, 0x00ed},
-    {0x00f0, 0x00f0}, {0x00f2, 0x00f3}, {0x00f7, 0x00fa}, {0x00fc, 0x00fc}, {0x00fe, 0x00fe},
-    {0x0391, 0x03a9}, {0x03b1, 0x03c9}, {0x0401, 0x0401}, {0x0410, 0x044f}, {0x0451, 0x0451},
-    {0x2010, 0x2010}, {0x2013, 0x2016}, {0x2018, 0x2019}, {0x201c, 0x201d}, {0x2020, 0x2022},
-    {0x2024, 0x2027}, {0x2030, 0x2030}, {0x2032, 0x2033}, {0x2035, 0x2035}, {0x203b, 0x203b},
-    {0x203e, 0x203e}, {0x2103, 0x2103}, {0x2116, 0x2116}, {0x2121, 0x2122}, {0x2153, 0x215e},
-    {0x2160, 0x216b}, {0x2170, 0x2179}, {0x2190, 0x2199}, {0x21d2, 0x21d2}, {0x21d4, 0x21d4},
-    {0x2200, 0x2200}, {0x2202, 0x2203}, {0x2207, 0x2208}, {0x220b, 0x220b}, {0x220f, 0x220f},
-    {0x2211, 0x2211}, {0x221a, 0x221a}, {0x221d, 0x2220}, {0x2227, 0x222c}, {0x2234, 0x2237},
-    {0x2248, 0x2248}, {0x2260, 0x2261}, {0x2264, 0x2267}, {0x2282, 0x2283}, {0x2460, 0x24e9},
-    {0x24eb, 0x254b}, {0x2550, 0x2573}, {0x2580, 0x258f}, {0x2592, 0x2595}, {0x25a0, 0x25a1},
-    {0x25b2, 0x25b3}, {0x25b6, 0x25b7}, {0x25bc, 0x25bd}, {0x25c6, 0x25c8}, {0x25cb, 0x25cb},
-    {0x25ce, 0x25d1}, {0x2605, 0x2606}, {0x2640, 0x2640}, {0x2642, 0x2642}, {0x2660, 0x2661},
-    {0x2776, 0x277f}, {0xe000, 0xf8ff}, {0xfffd, 0xfffd},
+    {0x00a1, 0x00a1},
+    {0x00a4, 0x00a4},
+    {0x00a7, 0x00a8},
+    {0x00aa, 0x00aa},
+    {0x00ae, 0x00ae},
+    {0x00b0, 0x00b4},
+    {0x00b6, 0x00ba},
+    {0x00bc, 0x00bf},
+    {0x00c6, 0x00c6},
+    {0x00d0, 0x00d0},
+    {0x00d7, 0x00d8},
+    {0x00de, 0x00e1},
+    {0x00e6, 0x00e6},
+    {0x00e8, 0x00ea},
+    {0x00ec, 0x00ed},
+    {0x00f0, 0x00f0},
+    {0x00f2, 0x00f3},
+    {0x00f7, 0x00fa},
+    {0x00fc, 0x00fc},
+    {0x00fe, 0x00fe},
+    {0x0391, 0x03a9},
+    {0x03b1, 0x03c9},
+    {0x0401, 0x0401},
+    {0x0410, 0x044f},
+    {0x0451, 0x0451},
+    {0x2010, 0x2010},
+    {0x2013, 0x2016},
+    {0x2018, 0x2019},
+    {0x201c, 0x201d},
+    {0x2020, 0x2022},
+    {0x2024, 0x2027},
+    {0x2030, 0x2030},
+    {0x2032, 0x2033},
+    {0x2035, 0x2035},
+    {0x203b, 0x203b},
+    {0x203e, 0x203e},
+    {0x2103, 0x2103},
+    {0x2116, 0x2116},
+    {0x2121, 0x2122},
+    {0x2153, 0x215e},
+    {0x2160, 0x216b},
+    {0x2170, 0x2179},
+    {0x2190, 0x2199},
+    {0x21d2, 0x21d2},
+    {0x21d4, 0x21d4},
+    {0x2200, 0x2200},
+    {0x2202, 0x2203},
+    {0x2207, 0x2208},
+    {0x220b, 0x220b},
+    {0x220f, 0x220f},
+    {0x2211, 0x2211},
+    {0x221a, 0x221a},
+    {0x221d, 0x2220},
+    {0x2227, 0x222c},
+    {0x2234, 0x2237},
+    {0x2248, 0x2248},
+    {0x2260, 0x2261},
+    {0x2264, 0x2267},
+    {0x2282, 0x2283},
+    {0x2460, 0x24e9},
+    {0x24eb, 0x254b},
+    {0x2550, 0x2573},
+    {0x2580, 0x258f},
+    {0x2592, 0x2595},
+    {0x25a0, 0x25a1},
+    {0x25b2, 0x25b3},
+    {0x25b6, 0x25b7},
+    {0x25bc, 0x25bd},
+    {0x25c6, 0x25c8},
+    {0x25cb, 0x25cb},
+    {0x25ce, 0x25d1},
+    {0x2605, 0x2606},
+    {0x2640, 0x2640},
+    {0x2642, 0x2642},
+    {0x2660, 0x2661},
+    {0x2776, 0x277f},
+    {0xe000, 0xf8ff},
+    {0xfffd, 0xfffd},
 };
 
 void width_set_ambiguous(int columns) {
@@ -99,8 +161,8 @@ width_cluster width_next(const char *s, size_t n) {
     while (k.len < n) {
         uint32_t c;
         size_t len = decode(s + k.len, n - k.len, &c);
-        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)previous, (utf8proc_int32_t)c,
-                                             &state)) {
+        if (utf8proc_grapheme_break_stateful(
+                (utf8proc_int32_t)previous, (utf8proc_int32_t)c, &state)) {
             break;
         }
         if (is_emoji_part(c)) is_emoji = true;
@@ -141,10 +203,13 @@ size_t width_fit(const char *s, size_t n, int max_columns, int *columns) {
 
 size_t width_previous(const char *s, size_t at) {
     if (at == 0) return 0;
-    /* A cluster can only be found from a safe start; the line start or 256 bytes back are near enough. */
+    /* A cluster can only be found from a safe start; the line start or 256 bytes back are near
+     * enough. */
     size_t start = at;
-    while (start > 0 && at - start < 256 && s[start - 1] != '\n') start--;
-    while (start < at && ((unsigned char)s[start] & 0xc0) == 0x80) start++;
+    while (start > 0 && at - start < 256 && s[start - 1] != '\n')
+        start--;
+    while (start < at && ((unsigned char)s[start] & 0xc0) == 0x80)
+        start++;
     if (start == at) return 1;
     size_t last = 1;
     while (start < at) {
@@ -181,12 +246,18 @@ static int put_text(width_cleaner *k, uint32_t c, buf *out) {
             if (rc != OK) return rc;
         }
     }
-    if (c == 0x1b) k->state = CLEAN_ESC;
-    else if (c == 0x9b) k->state = CLEAN_CSI;
-    else if (c == 0x90 || c == 0x98 || (c >= 0x9d && c <= 0x9f)) k->state = CLEAN_STRING;
-    else if (c == '\r') k->has_cr = true;
-    else if (c == 0x2028 || c == 0x2029) return buf_puts(out, "\n");
-    else if (c != '\n' && c != '\t' && width_is_unsafe(c)) return put_visible(c, out);
+    if (c == 0x1b)
+        k->state = CLEAN_ESC;
+    else if (c == 0x9b)
+        k->state = CLEAN_CSI;
+    else if (c == 0x90 || c == 0x98 || (c >= 0x9d && c <= 0x9f))
+        k->state = CLEAN_STRING;
+    else if (c == '\r')
+        k->has_cr = true;
+    else if (c == 0x2028 || c == 0x2029)
+        return buf_puts(out, "\n");
+    else if (c != '\n' && c != '\t' && width_is_unsafe(c))
+        return put_visible(c, out);
     else {
         utf8proc_uint8_t bytes[4];
         utf8proc_ssize_t len = utf8proc_encode_char((utf8proc_int32_t)c, bytes);
@@ -196,10 +267,14 @@ static int put_text(width_cleaner *k, uint32_t c, buf *out) {
 }
 
 static void after_esc(width_cleaner *k, uint32_t c) {
-    if (c == '[') k->state = CLEAN_CSI;
-    else if (c == ']' || c == 'P' || c == 'X' || c == '^' || c == '_') k->state = CLEAN_STRING;
-    else if (c >= 0x20 && c < 0x30) k->state = CLEAN_ESC_MIDDLE;
-    else k->state = CLEAN_TEXT;
+    if (c == '[')
+        k->state = CLEAN_CSI;
+    else if (c == ']' || c == 'P' || c == 'X' || c == '^' || c == '_')
+        k->state = CLEAN_STRING;
+    else if (c >= 0x20 && c < 0x30)
+        k->state = CLEAN_ESC_MIDDLE;
+    else
+        k->state = CLEAN_TEXT;
 }
 
 static int clean_one(width_cleaner *k, uint32_t c, buf *out) {
@@ -211,23 +286,29 @@ static int clean_one(width_cleaner *k, uint32_t c, buf *out) {
     switch (k->state) {
     case CLEAN_ESC:
     case CLEAN_ESC_MIDDLE:
-        if (c == 0x1b) k->state = CLEAN_ESC;
+        if (c == 0x1b)
+            k->state = CLEAN_ESC;
         else if (c >= 0x80) { /* no sequence: the text goes on */
             k->state = CLEAN_TEXT;
             return put_text(k, c, out);
-        } else after_esc(k, c);
+        } else
+            after_esc(k, c);
         break;
     case CLEAN_CSI:
-        if (c == 0x1b) k->state = CLEAN_ESC;
-        else if (c >= 0x40 && c < 0x7f) k->state = CLEAN_TEXT;
+        if (c == 0x1b)
+            k->state = CLEAN_ESC;
+        else if (c >= 0x40 && c < 0x7f)
+            k->state = CLEAN_TEXT;
         else if (c >= 0x80) {
             k->state = CLEAN_TEXT;
             return put_text(k, c, out);
         }
         break;
     case CLEAN_STRING:
-        if (c == 0x07 || c == 0x9c) k->state = CLEAN_TEXT;
-        else if (c == 0x1b) k->state = CLEAN_STRING_ESC;
+        if (c == 0x07 || c == 0x9c)
+            k->state = CLEAN_TEXT;
+        else if (c == 0x1b)
+            k->state = CLEAN_STRING_ESC;
         break;
     default: /* CLEAN_STRING_ESC */
         k->state = CLEAN_TEXT;

@@ -1,7 +1,7 @@
 /*
  * Text width: grapheme clusters, the columns they take on a terminal, cutting to a width, and the
- * cleaning of text that comes from outside (model output, logs, file names). Pure functions over UTF-8;
- * any thread. Bytes that are not UTF-8 count as one replacement character each.
+ * cleaning of text that comes from outside (model output, logs, file names). Pure functions over
+ * UTF-8; any thread. Bytes that are not UTF-8 count as one replacement character each.
  */
 #ifndef TUI_WIDTH_H
 #define TUI_WIDTH_H
@@ -19,22 +19,25 @@ typedef struct width_cluster {
     bool is_special; /* terminals are known to disagree about it: emoji sequences, flags, VS16 */
 } width_cluster;
 
-/* Process-wide rule, set once before the first screen: columns of ambiguous width, 1 (default) or 2. */
+/* Process-wide rule, set once before the first screen: columns of ambiguous width, 1 (default)
+ * or 2. */
 void width_set_ambiguous(int columns);
 /* The cluster at the start of s. n > 0. The result has len >= 1 and len <= n. */
 width_cluster width_next(const char *s, size_t n);
 /* Columns of a text without line feeds. */
 int width_text(const char *s, size_t n);
-/* The longest prefix of whole clusters that fits max_columns; its columns go to columns (may be NULL). */
+/* The longest prefix of whole clusters that fits max_columns; its columns go to columns (may be
+ * NULL). */
 size_t width_fit(const char *s, size_t n, int max_columns, int *columns);
 /* Bytes of the cluster that ends at byte offset at (0 at the start): a step to the left. */
 size_t width_previous(const char *s, size_t at);
 
 /*
- * Cleans text from outside. Escape and control sequences (7-bit and 8-bit, also cut over several calls)
- * are removed whole, CR is dropped before LF, other C0 and C1 controls, DEL and bidirectional override
- * characters become visible text such as ^H or <U+202E>; LF and TAB pass. A sequence that does not end
- * on its line is given up at the line feed, so that it cannot swallow what follows.
+ * Cleans text from outside. Escape and control sequences (7-bit and 8-bit, also cut over several
+ * calls) are removed whole, CR is dropped before LF, other C0 and C1 controls, DEL and
+ * bidirectional override characters become visible text such as ^H or <U+202E>; LF and TAB pass. A
+ * sequence that does not end on its line is given up at the line feed, so that it cannot swallow
+ * what follows.
  */
 typedef struct width_cleaner {
     int state;

@@ -1,6 +1,6 @@
-/* The screen under load, measured from outside through a pseudo terminal: how long a typed character
- * takes to appear while 200 tokens a second stream in, and how many bytes a second the screen sends at
- * 60 tokens a second in three sizes. One line per case. */
+/* The screen under load, measured from outside through a pseudo terminal: how long a typed
+ * character takes to appear while 200 tokens a second stream in, and how many bytes a second the
+ * screen sends at 60 tokens a second in three sizes. One line per case. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 #define N_KEYS 400
 #define BYTES_MS 6000
 
-static const char *const PIECES[] = {"The ", "second ", "rank ", "waits ", "for ", "the ", "sum ", "that ",
-                                     "closes ", "each ", "layer", ". ", "A ", "**bold** ", "word ", "and `code`, "};
+static const char *const PIECES[] = {"The ", "second ", "rank ", "waits ", "for ", "the ", "sum ",
+    "that ", "closes ", "each ", "layer", ". ", "A ", "**bold** ", "word ", "and `code`, "};
 
 static void begin(screen_test *t, int n_rows, int n_columns, int delay_ms) {
     const screen_setup s = {.n_rows = n_rows, .n_columns = n_columns, .answers = true};
@@ -59,8 +59,9 @@ static void echo(int n_rows, int n_columns) {
         times[i] = one_key(&t, (char)('a' + i % 26));
     }
     qsort(times, N_KEYS, sizeof times[0], by_value);
-    printf("echo while 200 tokens/s stream, %dx%d: p50 %.2f ms  p95 %.2f ms  max %.2f ms  (%d keys)\n", n_columns,
-           n_rows, times[N_KEYS / 2], times[N_KEYS * 95 / 100], times[N_KEYS - 1], N_KEYS);
+    printf(
+        "echo while 200 tokens/s stream, %dx%d: p50 %.2f ms  p95 %.2f ms  max %.2f ms  (%d keys)\n",
+        n_columns, n_rows, times[N_KEYS / 2], times[N_KEYS * 95 / 100], times[N_KEYS - 1], N_KEYS);
     screen_close(&t);
 }
 
@@ -69,10 +70,11 @@ static void bytes(int n_rows, int n_columns) {
     begin(&t, n_rows, n_columns, 16);
     pty_settle(&t.term, 200, 3000);
     uint64_t from = t.term.n_bytes, start = clock_mono_ms();
-    while (clock_mono_ms() - start < BYTES_MS) pty_read(&t.term, 50);
+    while (clock_mono_ms() - start < BYTES_MS)
+        pty_read(&t.term, 50);
     double seconds = (double)(clock_mono_ms() - start) / 1e3;
     printf("bytes sent at 60 tokens/s, %dx%d: %.0f bytes/s\n", n_columns, n_rows,
-           (double)(t.term.n_bytes - from) / seconds);
+        (double)(t.term.n_bytes - from) / seconds);
     screen_close(&t);
 }
 

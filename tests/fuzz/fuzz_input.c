@@ -1,4 +1,5 @@
-/* Bytes from the terminal: no input breaks the decoder, and where the bytes are cut changes nothing. */
+/* Bytes from the terminal: no input breaks the decoder, and where the bytes are cut changes
+ * nothing. */
 #include <string.h>
 
 #include "engine/base/buf.h"
@@ -12,8 +13,8 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n);
 static void print(const input_event *ev, buf *out) {
     char name[24];
     keymap_event_name(ev, name);
-    buf_printf(out, "%d %d %d %u %s %d %d %d;", (int)ev->kind, (int)ev->key, ev->mods, (unsigned)ev->code,
-               name, ev->row, ev->column, ev->button);
+    buf_printf(out, "%d %d %d %u %s %d %d %d;", (int)ev->kind, (int)ev->key, ev->mods,
+        (unsigned)ev->code, name, ev->row, ev->column, ev->button);
     if (ev->kind == INPUT_PASTE) buf_append(out, ev->paste, ev->paste_len);
 }
 
@@ -25,14 +26,16 @@ static void decode(const unsigned char *data, size_t n, size_t piece, buf *out) 
     for (size_t i = 0; i < n; i += piece) {
         size_t len = n - i < piece ? n - i : piece;
         CHECK(input_feed(&in, (const char *)data + i, len) == OK);
-        while (input_next(&in, 1000, &ev)) print(&ev, out);
+        while (input_next(&in, 1000, &ev))
+            print(&ev, out);
     }
     uint64_t now = 1000;
     for (int i = 0; i < 10000; i++) {
         int wait = input_wait_ms(&in, now);
         if (wait < 0) break;
         now += (uint64_t)wait;
-        while (input_next(&in, now, &ev)) print(&ev, out);
+        while (input_next(&in, now, &ev))
+            print(&ev, out);
     }
     CHECK(input_wait_ms(&in, now) < 0);
     input_release(&in);

@@ -1,6 +1,6 @@
-/* Markdown from a model: cleaned, split and laid out at several widths. No byte of it reaches the cells
- * as a control, rows of the streamed form equal those of the whole, and a row that has another behind it
- * never changes (tables excepted while they are open). */
+/* Markdown from a model: cleaned, split and laid out at several widths. No byte of it reaches the
+ * cells as a control, rows of the streamed form equal those of the whole, and a row that has
+ * another behind it never changes (tables excepted while they are open). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,7 +50,8 @@ int LLVMFuzzerTestOneInput(const unsigned char *data, size_t n) {
     if (n > 2048) return 0;
     int columns = n > 0 ? 1 + data[0] % 90 : 1;
     width_cleaner_reset(&k);
-    CHECK(width_clean(&k, (const char *)data, n, &clean) == OK && width_clean_end(&k, &clean) == OK);
+    CHECK(
+        width_clean(&k, (const char *)data, n, &clean) == OK && width_clean_end(&k, &clean) == OK);
     CHECK(utf8_valid(buf_cstr(&clean), clean.len));
     md *a = md_new(false, ROLE_TEXT), *b = md_new(false, ROLE_TEXT);
     md_append(a, buf_cstr(&clean), clean.len);

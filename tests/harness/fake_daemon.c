@@ -39,18 +39,24 @@ struct fake_daemon {
 };
 
 static const char DEFAULT_STATE[] =
-    "{\"version\":\"0.1\",\"build\":\"test\",\"pid\":1,\"model\":{\"id\":\"DeepSeek-V4.1-Flash-1017\","
-    "\"dir\":\"/models/flash\",\"vocab\":129280,\"context\":262144,\"demo\":false},\"state\":\"ready\","
+    "{\"version\":\"0.1\",\"build\":\"test\",\"pid\":1,"
+    "\"model\":{\"id\":\"DeepSeek-V4.1-Flash-1017\","
+    "\"dir\":\"/models/flash\",\"vocab\":129280,\"context\":262144,\"demo\":false},"
+    "\"state\":\"ready\","
     "\"reason\":null,\"started_ms\":1,\"endpoint\":{\"on\":false,\"address\":null},"
-    "\"ranks\":[{\"rank\":0,\"state\":\"up\"}],\"streams\":{\"limit\":4,\"queue_limit\":8},\"requests\":[]}";
+    "\"ranks\":[{\"rank\":0,\"state\":\"up\"}],\"streams\":{\"limit\":4,\"queue_limit\":8},"
+    "\"requests\":[]}";
 
 static const char DEFAULT_STATS[] =
     "{\"time_ms\":1,\"uptime_s\":11520,\"state\":\"ready\",\"ranks\":[{\"rank\":0,\"step_ms\":26.1,"
-    "\"step_ms_p95\":31.2,\"mem_process_bytes\":106837213184,\"mem_machine_used_bytes\":123587762585,"
-    "\"mem_machine_total_bytes\":130673967104,\"cpu_percent\":94,\"gpu\":null}],\"tokens_per_s_now\":38.4,"
+    "\"step_ms_p95\":31.2,\"mem_process_bytes\":106837213184,"
+    "\"mem_machine_used_bytes\":123587762585,"
+    "\"mem_machine_total_bytes\":130673967104,\"cpu_percent\":94,\"gpu\":null}],"
+    "\"tokens_per_s_now\":38.4,"
     "\"tokens_per_s_minute\":36.9,\"prefill_tokens_per_s_now\":0,\"kv\":{\"pages_used\":31,"
     "\"pages_total\":100},\"cache\":{\"pages\":null,\"hit_tokens\":9600,\"miss_tokens\":400},"
-    "\"draft\":{\"proposed\":1000,\"accepted\":710},\"requests\":{\"queued\":0,\"running\":1,\"done\":418,"
+    "\"draft\":{\"proposed\":1000,\"accepted\":710},\"requests\":{\"queued\":0,\"running\":1,"
+    "\"done\":418,"
     "\"failed\":2,\"cancelled\":0}}";
 
 static void fatal(const char *what) {
@@ -91,7 +97,8 @@ static bool send_text(int fd, const char *fmt, ...) {
 
 /* One chunk of a chunked answer. */
 static bool send_chunk(int fd, const buf *b) {
-    return send_text(fd, "%zx\r\n", b->len) && send_all(fd, buf_cstr(b), b->len) && send_all(fd, "\r\n", 2);
+    return send_text(fd, "%zx\r\n", b->len) && send_all(fd, buf_cstr(b), b->len) &&
+           send_all(fd, "\r\n", 2);
 }
 
 static bool has_gone(int fd, int wait_ms) {
@@ -117,8 +124,10 @@ static bool send_event(int fd, const char *fmt, ...) {
 static bool send_delta(int fd, const char *field, const char *text) {
     buf quoted = BUF_INIT;
     json_quote(&quoted, text, strlen(text));
-    bool ok = send_event(fd, "{\"id\":\"chatcmpl-test\",\"choices\":[{\"index\":0,\"delta\":{\"%s\":%s},"
-                             "\"finish_reason\":null}]}", field, buf_cstr(&quoted));
+    bool ok = send_event(fd,
+        "{\"id\":\"chatcmpl-test\",\"choices\":[{\"index\":0,\"delta\":{\"%s\":%s},"
+        "\"finish_reason\":null}]}",
+        field, buf_cstr(&quoted));
     buf_release(&quoted);
     return ok;
 }
@@ -153,8 +162,9 @@ static bool send_prefill(fake_daemon *d, int fd, const fake_reply *r) {
         buf_release(&out);
         if (!ok || !wait_piece(d, fd, 5)) return false;
     }
-    return send_event(fd, "{\"id\":\"chatcmpl-test\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\","
-                          "\"content\":\"\"},\"finish_reason\":null}]}");
+    return send_event(fd,
+        "{\"id\":\"chatcmpl-test\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\","
+        "\"content\":\"\"},\"finish_reason\":null}]}");
 }
 
 static bool send_pieces(fake_daemon *d, int fd, const fake_reply *r) {
@@ -169,27 +179,35 @@ static bool send_pieces(fake_daemon *d, int fd, const fake_reply *r) {
 }
 
 static bool send_end(int fd, const fake_reply *r) {
-    int n = r->completion_tokens > 0 ? r->completion_tokens : r->n_pieces * (r->n_times > 0 ? r->n_times : 1);
+    int n = r->completion_tokens > 0 ? r->completion_tokens
+                                     : r->n_pieces * (r->n_times > 0 ? r->n_times : 1);
     if (r->finish != NULL && str_eq(r->finish, "drop")) return false;
     if (r->finish != NULL && str_eq(r->finish, "error")) {
-        send_event(fd, "{\"error\":{\"message\":\"rank 1 was killed (signal 9)\",\"type\":\"server_error\","
-                       "\"param\":null,\"code\":\"engine_failed\"}}");
+        send_event(fd,
+            "{\"error\":{\"message\":\"rank 1 was killed (signal 9)\",\"type\":\"server_error\","
+            "\"param\":null,\"code\":\"engine_failed\"}}");
         send_all(fd, "0\r\n\r\n", 5);
         return true;
     }
-    return send_event(fd, "{\"id\":\"chatcmpl-test\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"%s\"}]}",
-                      r->finish != NULL ? r->finish : "stop") &&
-           send_event(fd, "{\"id\":\"chatcmpl-test\",\"choices\":[],\"usage\":{\"prompt_tokens\":120,"
-                          "\"completion_tokens\":%d,\"total_tokens\":%d,\"prompt_tokens_details\":{\"cached_tokens\":100},"
-                          "\"completion_tokens_details\":{\"reasoning_tokens\":%d}},\"timings\":{\"prompt_n\":20,"
-                          "\"prompt_ms\":10.0,\"predicted_n\":%d,\"predicted_ms\":1000.0,"
-                          "\"predicted_per_second\":38.4,\"draft_n\":100,\"draft_n_accepted\":71}}",
-                      n, n + 120, r->n_think, n) &&
+    return send_event(fd,
+               "{\"id\":\"chatcmpl-test\",\"choices\":[{\"index\":0,\"delta\":{},"
+               "\"finish_reason\":\"%s\"}]}",
+               r->finish != NULL ? r->finish : "stop") &&
+           send_event(fd,
+               "{\"id\":\"chatcmpl-test\",\"choices\":[],\"usage\":{\"prompt_tokens\":120,"
+               "\"completion_tokens\":%d,\"total_tokens\":%d,"
+               "\"prompt_tokens_details\":{\"cached_tokens\":100},"
+               "\"completion_tokens_details\":{\"reasoning_tokens\":%d}},"
+               "\"timings\":{\"prompt_n\":20,"
+               "\"prompt_ms\":10.0,\"predicted_n\":%d,\"predicted_ms\":1000.0,"
+               "\"predicted_per_second\":38.4,\"draft_n\":100,\"draft_n_accepted\":71}}",
+               n, n + 120, r->n_think, n) &&
            send_event(fd, "[DONE]") && send_all(fd, "0\r\n\r\n", 5);
 }
 
-static const char STREAM_HEAD[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
-                                  "Transfer-Encoding: chunked\r\n\r\n";
+static const char STREAM_HEAD[] =
+    "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+    "Transfer-Encoding: chunked\r\n\r\n";
 
 static bool serve_chat(fake_daemon *d, int fd, const char *body, size_t n) {
     pthread_mutex_lock(&d->lock);
@@ -199,7 +217,8 @@ static bool serve_chat(fake_daemon *d, int fd, const char *body, size_t n) {
     mem_free(d->body);
     d->body = mem_strndup(body, n);
     pthread_mutex_unlock(&d->lock);
-    bool ok = send_all(fd, STREAM_HEAD, sizeof STREAM_HEAD - 1) && send_prefill(d, fd, &r) && send_pieces(d, fd, &r);
+    bool ok = send_all(fd, STREAM_HEAD, sizeof STREAM_HEAD - 1) && send_prefill(d, fd, &r) &&
+              send_pieces(d, fd, &r);
     if (!ok) {
         pthread_mutex_lock(&d->lock);
         d->n_gone++;
@@ -222,8 +241,9 @@ static bool serve_stats(fake_daemon *d, int fd) {
 }
 
 static bool send_json(int fd, int status, const char *text) {
-    return send_text(fd, "HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s", status,
-                     strlen(text), text);
+    return send_text(fd,
+        "HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s", status,
+        strlen(text), text);
 }
 
 static bool serve(fake_daemon *d, int fd, const char *head, const char *body, size_t n) {
@@ -234,8 +254,9 @@ static bool serve(fake_daemon *d, int fd, const char *head, const char *body, si
         return send_json(fd, 200, "{\"status\":\"ok\"}");
     }
     if (strstr(head, " /tandem/v1/state") == NULL) {
-        return send_json(fd, 404, "{\"error\":{\"message\":\"not found\",\"type\":\"invalid_request_error\","
-                                  "\"param\":null,\"code\":null}}");
+        return send_json(fd, 404,
+            "{\"error\":{\"message\":\"not found\",\"type\":\"invalid_request_error\","
+            "\"param\":null,\"code\":null}}");
     }
     pthread_mutex_lock(&d->lock);
     char *text = mem_strdup(d->state);
@@ -285,7 +306,8 @@ static void *run_listener(void *ctx) {
         int fd = accept(d->listen_fd, NULL, NULL);
         if (fd < 0) continue;
         pthread_mutex_lock(&d->lock);
-        connection *k = d->n_connections < MAX_CONNECTIONS ? &d->connections[d->n_connections++] : NULL;
+        connection *k =
+            d->n_connections < MAX_CONNECTIONS ? &d->connections[d->n_connections++] : NULL;
         pthread_mutex_unlock(&d->lock);
         if (k == NULL) {
             close(fd);
@@ -307,7 +329,8 @@ fake_daemon *fake_daemon_start(const char *dir) {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     str_copy(a.sun_path, sizeof a.sun_path, d->path);
     d->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (d->listen_fd < 0 || bind(d->listen_fd, (const struct sockaddr *)&a, sizeof a) != 0) fatal("bind");
+    if (d->listen_fd < 0 || bind(d->listen_fd, (const struct sockaddr *)&a, sizeof a) != 0)
+        fatal("bind");
     if (listen(d->listen_fd, 16) != 0) fatal("listen");
     if (pthread_create(&d->thread, NULL, run_listener, d) != 0) fatal("pthread_create");
     return d;

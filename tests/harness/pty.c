@@ -97,7 +97,8 @@ void pty_keys(pty *p, const char *s) {
 
 void pty_settle(pty *p, int quiet_ms, int limit_ms) {
     uint64_t end = clock_mono_ms() + (uint64_t)limit_ms;
-    while (clock_mono_ms() < end && pty_read(p, quiet_ms)) continue;
+    while (clock_mono_ms() < end && pty_read(p, quiet_ms))
+        continue;
 }
 
 bool pty_wait(pty *p, const char *text, bool wanted, int limit_ms) {
@@ -118,7 +119,8 @@ bool pty_wait_end(pty *p, int limit_ms) {
         pty_read(p, 10);
         look_for_end(p);
     }
-    while (pty_read(p, 0)) continue;
+    while (pty_read(p, 0))
+        continue;
     return p->has_ended;
 }
 

@@ -1,5 +1,5 @@
-/* A program on a pseudo terminal, with the emulator of vt.h on the other side: keys in, screens out.
- * One thread. */
+/* A program on a pseudo terminal, with the emulator of vt.h on the other side: keys in, screens
+ * out. One thread. */
 #ifndef TESTS_HARNESS_PTY_H
 #define TESTS_HARNESS_PTY_H
 
@@ -14,15 +14,15 @@ typedef struct pty {
     int master;
     pid_t pid;
     bool has_ended;
-    int status;      /* of waitpid */
+    int status; /* of waitpid */
     vt screen;
     uint64_t n_bytes; /* received */
     buf raw;          /* all bytes received, when keeps_raw */
     bool keeps_raw;
 } pty;
 
-/* Starts argv with the environment of this process changed by env ("NAME=VALUE", or "NAME" to unset;
- * NULL-ended). Ends the program if it cannot. */
+/* Starts argv with the environment of this process changed by env ("NAME=VALUE", or "NAME" to
+ * unset; NULL-ended). Ends the program if it cannot. */
 void pty_start(pty *p, const char *const *argv, const char *const *env, int n_rows, int n_columns);
 /* Kills what still runs and frees. */
 void pty_stop(pty *p);

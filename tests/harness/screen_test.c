@@ -34,7 +34,7 @@ void screen_open(screen_test *t, const screen_setup *s) {
 
 static const char *program(void) {
     static char path[512];
-    const char *build = getenv("BUILD_DIR"); /* of make test */
+    const char *build = getenv("BUILD_DIR");  /* of make test */
     if (build == NULL) build = getenv("OUT"); /* of make bench */
     snprintf(path, sizeof path, "%s/tandem", build != NULL ? build : "build");
     return path;
@@ -43,17 +43,19 @@ static const char *program(void) {
 void screen_run(screen_test *t, const screen_setup *s) {
     static char home[96], config[128], state[128], runtime[128];
     const char *argv[24] = {program(), "--socket", t->socket};
-    const char *env[24] = {home, config, state, runtime, "TERM=xterm-256color", "LANG=C.UTF-8", "LC_ALL=C.UTF-8",
-                           "TZ=UTC", "NO_COLOR", "COLORTERM", "SSH_CONNECTION", "VISUAL", "EDITOR", "ACCESSIBLE",
-                           "INPUTRC=/dev/null", "TANDEM_MODEL_DIR=/nonexistent",
-                           "LSAN_OPTIONS=suppressions=tests/data/lsan.supp:print_suppressions=0"};
+    const char *env[24] = {home, config, state, runtime, "TERM=xterm-256color", "LANG=C.UTF-8",
+        "LC_ALL=C.UTF-8", "TZ=UTC", "NO_COLOR", "COLORTERM", "SSH_CONNECTION", "VISUAL", "EDITOR",
+        "ACCESSIBLE", "INPUTRC=/dev/null", "TANDEM_MODEL_DIR=/nonexistent",
+        "LSAN_OPTIONS=suppressions=tests/data/lsan.supp:print_suppressions=0"};
     int n = 3, n_env = 17;
     if (s->screen != NULL) {
         argv[n++] = "--screen";
         argv[n++] = s->screen;
     }
-    for (int i = 0; s->arguments != NULL && s->arguments[i] != NULL; i++) argv[n++] = s->arguments[i];
-    for (int i = 0; s->env != NULL && s->env[i] != NULL; i++) env[n_env++] = s->env[i];
+    for (int i = 0; s->arguments != NULL && s->arguments[i] != NULL; i++)
+        argv[n++] = s->arguments[i];
+    for (int i = 0; s->env != NULL && s->env[i] != NULL; i++)
+        env[n_env++] = s->env[i];
     snprintf(home, sizeof home, "HOME=%s", t->dir);
     snprintf(config, sizeof config, "XDG_CONFIG_HOME=%s/config", t->dir);
     snprintf(state, sizeof state, "XDG_STATE_HOME=%s/state", t->dir);
@@ -104,7 +106,8 @@ void screen_keys(screen_test *t, const char *keys) {
 /* "hh:mm" for a time of day; 0: none here. */
 static size_t mask_clock(const char *s) {
     bool is_time = isdigit((unsigned char)s[0]) && isdigit((unsigned char)s[1]) && s[2] == ':' &&
-                   isdigit((unsigned char)s[3]) && isdigit((unsigned char)s[4]) && !isdigit((unsigned char)s[5]);
+                   isdigit((unsigned char)s[3]) && isdigit((unsigned char)s[4]) &&
+                   !isdigit((unsigned char)s[5]);
     return is_time ? 5 : 0;
 }
 
@@ -121,7 +124,8 @@ static size_t mask_number(const char *s, const char **shown) {
         *shown = "N t/s";
         return n + 4;
     }
-    if (memchr(s, '.', n) != NULL && strncmp(s + n, " s", 2) == 0 && !isalpha((unsigned char)s[n + 2])) {
+    if (memchr(s, '.', n) != NULL && strncmp(s + n, " s", 2) == 0 &&
+        !isalpha((unsigned char)s[n + 2])) {
         *shown = "N s";
         return n + 2;
     }
@@ -135,16 +139,20 @@ static void mask_row(const char *s, size_t len, buf *out) {
     for (size_t i = 0; i < len;) {
         const char *shown = NULL;
         bool is_start = i == 0 || !(isdigit((unsigned char)s[i - 1]) || s[i - 1] == '.');
-        size_t clock = is_start ? mask_clock(s + i) : 0, number = is_start && clock == 0 ? mask_number(s + i, &shown) : 0;
-        if (clock > 0) buf_puts(&row, "hh:mm");
+        size_t clock = is_start ? mask_clock(s + i) : 0,
+               number = is_start && clock == 0 ? mask_number(s + i, &shown) : 0;
+        if (clock > 0)
+            buf_puts(&row, "hh:mm");
         else if (number > 0) {
             buf_puts(&row, shown);
             has_number = true;
-        } else buf_putc(&row, s[i]);
+        } else
+            buf_putc(&row, s[i]);
         i += clock + number > 0 ? clock + number : 1;
     }
     for (size_t i = 0; i < row.len; i++) {
-        bool is_run = has_number && row.data[i] == ' ' && i >= 2 && row.data[i - 1] == ' ' && row.data[i - 2] == ' ';
+        bool is_run = has_number && row.data[i] == ' ' && i >= 2 && row.data[i - 1] == ' ' &&
+                      row.data[i - 2] == ' ';
         if (!is_run) buf_putc(out, row.data[i]);
     }
     buf_release(&row);
@@ -155,7 +163,8 @@ static void masked_screen(const screen_test *t, buf *out) {
     screen_text(t, &text);
     /* The folder's name differs from run to run, and may be cut at the edge of a box. */
     for (char *at = text.data; at != NULL && (at = strstr(at, DIR_PREFIX)) != NULL;) {
-        for (at += sizeof DIR_PREFIX - 1; isalnum((unsigned char)*at); at++) *at = '0';
+        for (at += sizeof DIR_PREFIX - 1; isalnum((unsigned char)*at); at++)
+            *at = '0';
     }
     for (const char *s = buf_cstr(&text); *s != '\0';) {
         size_t len = strcspn(s, "\n");
@@ -175,13 +184,17 @@ void screen_golden(screen_test *t, const char *name) {
     snprintf(path, sizeof path, "tests/data/screens/%s.txt", name);
     if (getenv("SCREEN_UPDATE") != NULL) {
         if (file_write_atomic(path, got.data, got.len, 0644, &e) != OK) fail_msg("%s", e.msg);
-    } else if (file_read(path, &want, 1 << 20, &e) != OK) fail_msg("%s", e.msg);
+    } else if (file_read(path, &want, 1 << 20, &e) != OK)
+        fail_msg("%s", e.msg);
     else if (strcmp(buf_cstr(&got), buf_cstr(&want)) != 0) {
-        fprintf(stderr, "--- %s, expected:\n%s--- got:\n%s---\n", path, buf_cstr(&want), buf_cstr(&got));
+        fprintf(stderr, "--- %s, expected:\n%s--- got:\n%s---\n", path, buf_cstr(&want),
+            buf_cstr(&got));
         fail_msg("the screen differs from %s", path);
     }
-    if (t->term.screen.n_unknown > 0) fail_msg("unknown sequence sent: ESC%s", t->term.screen.unknown + 1);
-    if (t->term.screen.n_controls > 0) fail_msg("%d control bytes were sent", t->term.screen.n_controls);
+    if (t->term.screen.n_unknown > 0)
+        fail_msg("unknown sequence sent: ESC%s", t->term.screen.unknown + 1);
+    if (t->term.screen.n_controls > 0)
+        fail_msg("%d control bytes were sent", t->term.screen.n_controls);
     buf_release(&got);
     buf_release(&want);
 }

@@ -1,5 +1,5 @@
-/* The program on a pseudo terminal beside a fake daemon, in folders of its own: the frame of every test
- * in tests/screen. One thread. */
+/* The program on a pseudo terminal beside a fake daemon, in folders of its own: the frame of every
+ * test in tests/screen. One thread. */
 #ifndef TESTS_HARNESS_SCREEN_TEST_H
 #define TESTS_HARNESS_SCREEN_TEST_H
 
@@ -9,7 +9,7 @@
 #include "tests/harness/pty.h"
 
 typedef struct screen_test {
-    char dir[64];        /* everything of this test lives here */
+    char dir[64]; /* everything of this test lives here */
     char socket[96];
     fake_daemon *daemon; /* NULL: none runs */
     pty term;
@@ -18,11 +18,11 @@ typedef struct screen_test {
 
 typedef struct screen_setup {
     int n_rows, n_columns;
-    const char *screen;        /* --screen, or NULL */
+    const char *screen;           /* --screen, or NULL */
     const char *const *arguments; /* further ones, NULL-ended; or NULL */
-    const char *const *env;    /* further changes, NULL-ended; or NULL */
+    const char *const *env;       /* further changes, NULL-ended; or NULL */
     bool without_daemon;
-    bool answers;              /* the terminal answers questions (synchronized output) */
+    bool answers; /* the terminal answers questions (synchronized output) */
 } screen_setup;
 
 /* A model folder is named in the settings, so the program attaches and starts nothing by itself.

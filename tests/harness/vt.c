@@ -39,9 +39,11 @@ void vt_release(vt *t) {
 
 void vt_resize(vt *t, int n_rows, int n_columns) {
     vt_cell *cells = mem_array((size_t)n_rows * (size_t)n_columns, sizeof *cells);
-    for (int i = 0; i < n_rows * n_columns; i++) cells[i] = blank(t);
+    for (int i = 0; i < n_rows * n_columns; i++)
+        cells[i] = blank(t);
     for (int r = 0; r < n_rows && r < t->n_rows && t->cells != NULL; r++) {
-        for (int c = 0; c < n_columns && c < t->n_columns; c++) cells[r * n_columns + c] = *at(t, r, c);
+        for (int c = 0; c < n_columns && c < t->n_columns; c++)
+            cells[r * n_columns + c] = *at(t, r, c);
     }
     mem_free(t->cells);
     t->cells = cells;
@@ -59,7 +61,8 @@ static void unknown(vt *t) {
 }
 
 static void erase(vt *t, int row, int from, int to) {
-    for (int c = from; c < to && c < t->n_columns; c++) *at(t, row, c) = blank(t);
+    for (int c = from; c < to && c < t->n_columns; c++)
+        *at(t, row, c) = blank(t);
 }
 
 static void scroll(vt *t, int top, int bottom, int by) {
@@ -73,8 +76,10 @@ static void scroll(vt *t, int top, int bottom, int by) {
 }
 
 static void line_feed(vt *t) {
-    if (t->row == t->bottom) scroll(t, t->top, t->bottom, 1);
-    else if (t->row < t->n_rows - 1) t->row++;
+    if (t->row == t->bottom)
+        scroll(t, t->top, t->bottom, 1);
+    else if (t->row < t->n_rows - 1)
+        t->row++;
 }
 
 /* Half of a wide cell that is overwritten leaves a blank. */
@@ -86,7 +91,8 @@ static void break_wide(vt *t, int row, int column) {
 
 static void join_mark(vt *t, const char *s, size_t n) {
     int column = t->must_wrap ? t->column : t->column - 1;
-    while (column > 0 && at(t, t->row, column)->columns == 0) column--;
+    while (column > 0 && at(t, t->row, column)->columns == 0)
+        column--;
     if (column < 0) return;
     vt_cell *k = at(t, t->row, column);
     if (k->len + n <= VT_CELL_BYTES) {
@@ -153,40 +159,65 @@ static void set_mode(vt *t, int mode, bool on) {
     case 1:
     case 7:
     case 12:
-    case 4: break;
-    case 25: t->has_cursor = on; break;
+    case 4:
+        break;
+    case 25:
+        t->has_cursor = on;
+        break;
     case 1000:
     case 1002:
-    case 1006: t->has_mouse = on; break;
-    case 1007: t->has_wheel = on; break;
-    case 1049: t->is_alternate = on; break;
-    case 2004: t->has_paste = on; break;
+    case 1006:
+        t->has_mouse = on;
+        break;
+    case 1007:
+        t->has_wheel = on;
+        break;
+    case 1049:
+        t->is_alternate = on;
+        break;
+    case 2004:
+        t->has_paste = on;
+        break;
     case 2026:
         t->in_sync = on;
         t->n_sync += on;
         break;
-    default: unknown(t); break;
+    default:
+        unknown(t);
+        break;
     }
 }
 
 static void graphics(vt *t, const int *p, int n) {
     for (int i = 0; i < n; i++) {
         int v = p[i] < 0 ? 0 : p[i];
-        if (v == 0) t->pen = (vt_cell){.color = -1};
-        else if (v == 1) t->pen.is_bold = 1;
-        else if (v == 2) t->pen.is_dim = 1;
-        else if (v == 4) t->pen.is_underlined = 1;
-        else if (v == 7) t->pen.is_reverse = 1;
-        else if (v == 22) t->pen.is_bold = t->pen.is_dim = 0;
-        else if (v == 24) t->pen.is_underlined = 0;
-        else if (v == 27) t->pen.is_reverse = 0;
-        else if (v >= 30 && v <= 37) t->pen.color = (int16_t)(v - 30);
-        else if (v >= 90 && v <= 97) t->pen.color = (int16_t)(v - 82);
-        else if (v == 39) t->pen.color = -1;
+        if (v == 0)
+            t->pen = (vt_cell){.color = -1};
+        else if (v == 1)
+            t->pen.is_bold = 1;
+        else if (v == 2)
+            t->pen.is_dim = 1;
+        else if (v == 4)
+            t->pen.is_underlined = 1;
+        else if (v == 7)
+            t->pen.is_reverse = 1;
+        else if (v == 22)
+            t->pen.is_bold = t->pen.is_dim = 0;
+        else if (v == 24)
+            t->pen.is_underlined = 0;
+        else if (v == 27)
+            t->pen.is_reverse = 0;
+        else if (v >= 30 && v <= 37)
+            t->pen.color = (int16_t)(v - 30);
+        else if (v >= 90 && v <= 97)
+            t->pen.color = (int16_t)(v - 82);
+        else if (v == 39)
+            t->pen.color = -1;
         else if (v == 38 && i + 2 < n && p[i + 1] == 5) {
             t->pen.color = (int16_t)p[i + 2];
             i += 2;
-        } else if (v != 3 && v != 23 && v != 49) unknown(t);
+        } else if (v != 3 && v != 23 && v != 49)
+            unknown(t);
     }
 }
 
@@ -200,20 +231,25 @@ static void erase_display(vt *t, int how) {
     if (how == 0) erase(t, t->row, t->column, t->n_columns);
     if (how == 1) erase(t, t->row, 0, t->column + 1);
     for (int r = 0; r < t->n_rows; r++) {
-        if (how >= 2 || (how == 0 && r > t->row) || (how == 1 && r < t->row)) erase(t, r, 0, t->n_columns);
+        if (how >= 2 || (how == 0 && r > t->row) || (how == 1 && r < t->row))
+            erase(t, r, 0, t->n_columns);
     }
 }
 
 static void erase_line(vt *t, int how) {
-    if (how == 0) erase(t, t->row, t->column, t->n_columns);
-    else if (how == 1) erase(t, t->row, 0, t->column + 1);
-    else erase(t, t->row, 0, t->n_columns);
+    if (how == 0)
+        erase(t, t->row, t->column, t->n_columns);
+    else if (how == 1)
+        erase(t, t->row, 0, t->column + 1);
+    else
+        erase(t, t->row, 0, t->n_columns);
 }
 
 static void shift_cells(vt *t, int by) {
     for (int i = 0; i < t->n_columns - t->column; i++) {
         int to = by > 0 ? t->n_columns - 1 - i : t->column + i, from = to - by;
-        *at(t, t->row, to) = from >= t->column && from < t->n_columns ? *at(t, t->row, from) : blank(t);
+        *at(t, t->row, to) =
+            from >= t->column && from < t->n_columns ? *at(t, t->row, from) : blank(t);
     }
 }
 
@@ -221,60 +257,118 @@ static void repeat(vt *t, int n) {
     char last[8];
     size_t len = t->last_len;
     memcpy(last, t->last, sizeof last);
-    for (int i = 0; i < n && len > 0; i++) print(t, last, len);
+    for (int i = 0; i < n && len > 0; i++)
+        print(t, last, len);
 }
 
 static void private_csi(vt *t, char lead, char final, const int *p, int n) {
     if (lead == '?' && (final == 'h' || final == 'l')) {
-        for (int i = 0; i < n; i++) set_mode(t, p[i], final == 'h');
+        for (int i = 0; i < n; i++)
+            set_mode(t, p[i], final == 'h');
     } else if (lead == '?' && final == 'p') {
         if (t->answers) buf_printf(&t->reply, "\033[?%d;2$y", p[0]);
     } else if (lead == '?' && final == 'u') {
         /* the kitty protocol is not known here: no answer */
-    } else if (lead == '>' && final == 'u') t->has_kitty = true;
-    else if (lead == '<' && final == 'u') t->has_kitty = false;
-    else unknown(t);
+    } else if (lead == '>' && final == 'u')
+        t->has_kitty = true;
+    else if (lead == '<' && final == 'u')
+        t->has_kitty = false;
+    else
+        unknown(t);
+}
+
+static void set_region(vt *t, int top, int bottom) {
+    t->top = top;
+    t->bottom = bottom;
+    /* A region for the size before a resize means the whole screen. */
+    if (t->bottom >= t->n_rows || t->top >= t->bottom) {
+        t->top = 0;
+        t->bottom = t->n_rows - 1;
+    }
+    move_to(t, 0, 0);
+}
+
+/* The sequences that move the cursor; false for another one. */
+static bool move_csi(vt *t, char final, int a, int b) {
+    switch (final) {
+    case 'A':
+        move_to(t, t->row - a, t->column);
+        break;
+    case 'B':
+        move_to(t, t->row + a, t->column);
+        break;
+    case 'C':
+        move_to(t, t->row, t->column + a);
+        break;
+    case 'D':
+        move_to(t, t->row, t->column - a);
+        break;
+    case 'G':
+        move_to(t, t->row, a - 1);
+        break;
+    case 'd':
+        move_to(t, a - 1, t->column);
+        break;
+    case 'H':
+    case 'f':
+        move_to(t, a - 1, b - 1);
+        break;
+    default:
+        return false;
+    }
+    return true;
 }
 
 static void plain_csi(vt *t, char final, const int *p, int n) {
     int a = p[0] > 0 ? p[0] : 1, b = n > 1 && p[1] > 0 ? p[1] : 1;
+    if (move_csi(t, final, a, b)) return;
     switch (final) {
-    case 'A': move_to(t, t->row - a, t->column); break;
-    case 'B': move_to(t, t->row + a, t->column); break;
-    case 'C': move_to(t, t->row, t->column + a); break;
-    case 'D': move_to(t, t->row, t->column - a); break;
-    case 'G': move_to(t, t->row, a - 1); break;
-    case 'd': move_to(t, a - 1, t->column); break;
-    case 'H':
-    case 'f': move_to(t, a - 1, b - 1); break;
-    case 'J': erase_display(t, p[0] < 0 ? 0 : p[0]); break;
-    case 'K': erase_line(t, p[0] < 0 ? 0 : p[0]); break;
-    case 'L': scroll(t, t->row, t->bottom, -a); break;
-    case 'M': scroll(t, t->row, t->bottom, a); break;
-    case 'S': scroll(t, t->top, t->bottom, a); break;
-    case 'T': scroll(t, t->top, t->bottom, -a); break;
-    case '@': shift_cells(t, a); break;
-    case 'P': shift_cells(t, -a); break;
-    case 'X': erase(t, t->row, t->column, t->column + a); break;
-    case 'b': repeat(t, a); break;
-    case 'm': graphics(t, p, n); break;
+    case 'J':
+        erase_display(t, p[0] < 0 ? 0 : p[0]);
+        break;
+    case 'K':
+        erase_line(t, p[0] < 0 ? 0 : p[0]);
+        break;
+    case 'L':
+        scroll(t, t->row, t->bottom, -a);
+        break;
+    case 'M':
+        scroll(t, t->row, t->bottom, a);
+        break;
+    case 'S':
+        scroll(t, t->top, t->bottom, a);
+        break;
+    case 'T':
+        scroll(t, t->top, t->bottom, -a);
+        break;
+    case '@':
+        shift_cells(t, a);
+        break;
+    case 'P':
+        shift_cells(t, -a);
+        break;
+    case 'X':
+        erase(t, t->row, t->column, t->column + a);
+        break;
+    case 'b':
+        repeat(t, a);
+        break;
+    case 'm':
+        graphics(t, p, n);
+        break;
     case 'r':
-        t->top = a - 1;
-        t->bottom = n > 1 && p[1] > 0 ? p[1] - 1 : t->n_rows - 1;
-        /* A region for the size before a resize means the whole screen. */
-        if (t->bottom >= t->n_rows || t->top >= t->bottom) {
-            t->top = 0;
-            t->bottom = t->n_rows - 1;
-        }
-        move_to(t, 0, 0);
+        set_region(t, a - 1, n > 1 && p[1] > 0 ? p[1] - 1 : t->n_rows - 1);
         break;
     case 'c':
         if (t->answers) buf_puts(&t->reply, "\033[?62;22c");
         break;
     case 'h':
     case 'l':
-    case 't': break;
-    default: unknown(t); break;
+    case 't':
+        break;
+    default:
+        unknown(t);
+        break;
     }
 }
 
@@ -283,8 +377,10 @@ static void end_csi(vt *t) {
     const char *s = t->sequence + 2;
     char lead = *s >= '<' && *s <= '?' ? *s++ : '\0', final = t->sequence[t->sequence_len - 1];
     int n = numbers(s, p, 16);
-    if (lead != '\0') private_csi(t, lead, final, p, n);
-    else plain_csi(t, final, p, n);
+    if (lead != '\0')
+        private_csi(t, lead, final, p, n);
+    else
+        plain_csi(t, final, p, n);
 }
 
 static void end_string(vt *t) {
@@ -292,8 +388,10 @@ static void end_string(vt *t) {
         const char *payload = strchr(t->sequence + 5, ';');
         buf_reset(&t->clipboard);
         if (payload != NULL) buf_puts(&t->clipboard, payload + 1);
-    } else if (strncmp(t->sequence, "\033]0;", 4) == 0) str_copy(t->title, sizeof t->title, t->sequence + 4);
-    else unknown(t);
+    } else if (strncmp(t->sequence, "\033]0;", 4) == 0)
+        str_copy(t->title, sizeof t->title, t->sequence + 4);
+    else
+        unknown(t);
 }
 
 static void after_escape(vt *t, char c) {
@@ -302,15 +400,24 @@ static void after_escape(vt *t, char c) {
         t->saved_row = t->row;
         t->saved_column = t->column;
         break;
-    case '8': move_to(t, t->saved_row, t->saved_column); break;
-    case 'M':
-        if (t->row == t->top) scroll(t, t->top, t->bottom, -1);
-        else if (t->row > 0) t->row--;
+    case '8':
+        move_to(t, t->saved_row, t->saved_column);
         break;
-    case 'D': line_feed(t); break;
+    case 'M':
+        if (t->row == t->top)
+            scroll(t, t->top, t->bottom, -1);
+        else if (t->row > 0)
+            t->row--;
+        break;
+    case 'D':
+        line_feed(t);
+        break;
     case '=':
-    case '>': break;
-    default: unknown(t); break;
+    case '>':
+        break;
+    default:
+        unknown(t);
+        break;
     }
 }
 
@@ -320,16 +427,23 @@ static void control(vt *t, unsigned char c) {
         t->column = 0;
         t->must_wrap = false;
         break;
-    case '\n': line_feed(t); break;
+    case '\n':
+        line_feed(t);
+        break;
     case '\b':
         if (t->column > 0) t->column--;
         t->must_wrap = false;
         break;
-    case '\t': move_to(t, t->row, (t->column / 8 + 1) * 8); break;
+    case '\t':
+        move_to(t, t->row, (t->column / 8 + 1) * 8);
+        break;
     case '\a':
     case 0x0e:
-    case 0x0f: break;
-    default: t->n_controls++; break;
+    case 0x0f:
+        break;
+    default:
+        t->n_controls++;
+        break;
     }
 }
 
@@ -360,15 +474,20 @@ static void sequence_byte(vt *t, unsigned char c) {
     t->sequence[t->sequence_len] = '\0';
     switch (t->state) {
     case ESC:
-        if (c == '[') t->state = CSI;
-        else if (c == ']' || c == 'P') t->state = STRING;
-        else if (c >= 0x20 && c < 0x30) t->state = ESC_MIDDLE;
+        if (c == '[')
+            t->state = CSI;
+        else if (c == ']' || c == 'P')
+            t->state = STRING;
+        else if (c >= 0x20 && c < 0x30)
+            t->state = ESC_MIDDLE;
         else {
             t->state = TEXT;
             after_escape(t, (char)c);
         }
         break;
-    case ESC_MIDDLE: t->state = TEXT; break;
+    case ESC_MIDDLE:
+        t->state = TEXT;
+        break;
     case CSI:
         if (c < 0x40 || c > 0x7e) break;
         t->state = TEXT;
@@ -390,8 +509,10 @@ static void sequence_byte(vt *t, unsigned char c) {
 
 void vt_feed(vt *t, const char *s, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        if (t->state == TEXT) text_byte(t, (unsigned char)s[i]);
-        else sequence_byte(t, (unsigned char)s[i]);
+        if (t->state == TEXT)
+            text_byte(t, (unsigned char)s[i]);
+        else
+            sequence_byte(t, (unsigned char)s[i]);
     }
 }
 
@@ -400,8 +521,10 @@ void vt_row(const vt *t, int row, buf *out) {
     for (int c = 0; c < t->n_columns; c++) {
         const vt_cell *k = at(t, row, c);
         if (k->columns == 0) continue;
-        if (k->len == 0) buf_putc(out, ' ');
-        else buf_append(out, k->text, k->len);
+        if (k->len == 0)
+            buf_putc(out, ' ');
+        else
+            buf_append(out, k->text, k->len);
         if (k->len > 0 && (k->len > 1 || k->text[0] != ' ')) end = out->len;
     }
     buf_truncate(out, end);

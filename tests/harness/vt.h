@@ -1,7 +1,7 @@
-/* A small terminal emulator for tests: bytes in, a grid of cells out. It knows what curses sends for
- * TERM=xterm-256color and the modes that the program sets; anything else is counted as unknown, so a test
- * can insist on none. Widths are those of wcwidth, one code point at a time, as xterm does it: on
- * purpose not the program's own rules. One thread. */
+/* A small terminal emulator for tests: bytes in, a grid of cells out. It knows what curses sends
+ * for TERM=xterm-256color and the modes that the program sets; anything else is counted as unknown,
+ * so a test can insist on none. Widths are those of wcwidth, one code point at a time, as xterm
+ * does it: on purpose not the program's own rules. One thread. */
 #ifndef TESTS_HARNESS_VT_H
 #define TESTS_HARNESS_VT_H
 
@@ -26,14 +26,14 @@ typedef struct vt {
     bool is_alternate, has_cursor, has_paste, has_mouse, has_wheel, has_kitty, in_sync, must_wrap;
     bool answers; /* replies to questions are put into reply */
     int n_sync, n_unknown, n_controls;
-    char unknown[64];  /* the first unknown sequence */
+    char unknown[64]; /* the first unknown sequence */
     char sequence[256];
     size_t sequence_len;
     int state;
     char title[64];
-    buf clipboard;     /* payload of the last OSC 52, as sent */
+    buf clipboard; /* payload of the last OSC 52, as sent */
     buf reply;
-    char last[8];      /* last character printed, for REP */
+    char last[8]; /* last character printed, for REP */
     size_t last_len;
     char partial[4];
     size_t partial_len;

@@ -1,5 +1,5 @@
-/* What the full screen does: stopping, queueing, drafts, branches, deaths of either side, resizes. The
- * real program on a pseudo terminal beside a fake daemon. */
+/* What the full screen does: stopping, queueing, drafts, branches, deaths of either side, resizes.
+ * The real program on a pseudo terminal beside a fake daemon. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -48,7 +48,8 @@ static void test_stop(void **state) {
     screen_keys(&t, "\003");
     screen_expect(&t, "stopped by you");
     screen_expect(&t, "one two three");
-    for (int i = 0; i < 100 && fake_daemon_n_gone(t.daemon) == 0; i++) pty_settle(&t.term, 20, 20);
+    for (int i = 0; i < 100 && fake_daemon_n_gone(t.daemon) == 0; i++)
+        pty_settle(&t.term, 20, 20);
     assert_int_equal(fake_daemon_n_gone(t.daemon), 1);
     screen_keys(&t, "\003");
     screen_expect(&t, "nothing to stop; Ctrl-D or F10 leaves");
@@ -69,11 +70,11 @@ static void test_queue(void **state) {
     screen_expect(&t, "queued 2: third");
     screen_keys(&t, "\030\021"); /* Ctrl-X Ctrl-Q */
     screen_expect(&t, "> second");
-    screen_keys(&t, "\003");     /* stops the reply, the text stays */
+    screen_keys(&t, "\003"); /* stops the reply, the text stays */
     screen_expect(&t, "stopped by you");
     screen_expect(&t, "queued 1: third");
     fake_daemon_script(t.daemon, &(fake_reply){.pieces = WORDS, .n_pieces = 6});
-    screen_keys(&t, "\003\r");   /* clears the line; an empty Enter sends what waits */
+    screen_keys(&t, "\003\r"); /* clears the line; an empty Enter sends what waits */
     screen_expect(&t, "six");
     expect_body(&t, "third");
     screen_close(&t);
@@ -196,7 +197,8 @@ static void test_paste(void **state) {
     screen_expect_gone(&t, "  rows");
     buf big = BUF_INIT;
     buf_puts(&big, "\033[200~");
-    for (int i = 0; i < 65536; i++) buf_puts(&big, "sixteen bytes..\n");
+    for (int i = 0; i < 65536; i++)
+        buf_puts(&big, "sixteen bytes..\n");
     buf_puts(&big, "\033[201~");
     pty_send(&t.term, big.data, big.len);
     screen_expect(&t, "[pasted 65536 lines, 1024.0k #1]");
@@ -321,9 +323,10 @@ static void test_scrollback(void **state) {
 /* Random keys, pastes and sizes while replies stream: alive at the end, terminal restored. */
 static void test_storm(void **state) {
     (void)state;
-    static const char *const KEYS[] = {"a", "\xe4\xb8\xad", "\r", "\033", "\033[A", "\033[B", "\t", "\003", "\033OP", "\033OQ",
-        "\033OR", "\033OS", "\022", "\007", "\033[5~", "\033[6~", "\0333", "\033[200~p\nq\033[201~", "/set\r", "\030\021",
-        "\033t", "y", "j", "k", "g", "G", "[", "]", "m", "t", "/", ":", "\177", "\031", "\033x", "r", "e", "v", "n", "\033p"};
+    static const char *const KEYS[] = {"a", "\xe4\xb8\xad", "\r", "\033", "\033[A", "\033[B", "\t",
+        "\003", "\033OP", "\033OQ", "\033OR", "\033OS", "\022", "\007", "\033[5~", "\033[6~",
+        "\0333", "\033[200~p\nq\033[201~", "/set\r", "\030\021", "\033t", "y", "j", "k", "g", "G",
+        "[", "]", "m", "t", "/", ":", "\177", "\031", "\033x", "r", "e", "v", "n", "\033p"};
     screen_test t;
     const fake_reply r = {.pieces = WORDS, .n_pieces = 6, .n_times = 40, .delay_ms = 1};
     bool is_long = getenv("TANDEM_LONG") != NULL;
@@ -331,8 +334,10 @@ static void test_storm(void **state) {
 
     for (int i = 0; i < (is_long ? 10000 : 400) && !t.term.has_ended; i++) {
         uint64_t x = rand_keyed(7, (uint64_t)i, 0);
-        if (x % 10 == 0) pty_resize(&t.term, 1 + (int)((x >> 8) % 50), 1 + (int)((x >> 20) % 130));
-        else screen_keys(&t, KEYS[(x >> 32) % (sizeof KEYS / sizeof KEYS[0])]);
+        if (x % 10 == 0)
+            pty_resize(&t.term, 1 + (int)((x >> 8) % 50), 1 + (int)((x >> 20) % 130));
+        else
+            screen_keys(&t, KEYS[(x >> 32) % (sizeof KEYS / sizeof KEYS[0])]);
         pty_settle(&t.term, 1, 5);
     }
     assert_false(t.term.has_ended);
@@ -401,21 +406,31 @@ static void test_ascii_locale(void **state) {
     screen_keys(&t, "\xc3\xa9\177x\r"); /* one backspace takes a whole character */
     screen_expect(&t, "caf? ???? ok");
     expect_body(&t, "\"x\"");
-    for (size_t i = 0; i < t.term.raw.len; i++) assert_true((unsigned char)t.term.raw.data[i] < 0x80);
+    for (size_t i = 0; i < t.term.raw.len; i++)
+        assert_true((unsigned char)t.term.raw.data[i] < 0x80);
     screen_close(&t);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stop),          cmocka_unit_test(test_queue),
-        cmocka_unit_test(test_escape_twice),  cmocka_unit_test(test_draft_survives_kill),
-        cmocka_unit_test(test_reply_survives_kill), cmocka_unit_test(test_daemon_dies),
-        cmocka_unit_test(test_no_daemon),     cmocka_unit_test(test_multi_line),
-        cmocka_unit_test(test_paste),         cmocka_unit_test(test_history),
-        cmocka_unit_test(test_branches),      cmocka_unit_test(test_commands),
-        cmocka_unit_test(test_copy),          cmocka_unit_test(test_scrollback),
-        cmocka_unit_test(test_storm),         cmocka_unit_test(test_sync),
-        cmocka_unit_test(test_bad_terminals), cmocka_unit_test(test_tiny_terminal),
+        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_escape_twice),
+        cmocka_unit_test(test_draft_survives_kill),
+        cmocka_unit_test(test_reply_survives_kill),
+        cmocka_unit_test(test_daemon_dies),
+        cmocka_unit_test(test_no_daemon),
+        cmocka_unit_test(test_multi_line),
+        cmocka_unit_test(test_paste),
+        cmocka_unit_test(test_history),
+        cmocka_unit_test(test_branches),
+        cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_scrollback),
+        cmocka_unit_test(test_storm),
+        cmocka_unit_test(test_sync),
+        cmocka_unit_test(test_bad_terminals),
+        cmocka_unit_test(test_tiny_terminal),
         cmocka_unit_test(test_ascii_locale),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* Field cases of the terminal interface (tui/ of CASES_DIR) and of the chat client (client_sse in
- * chat/). Each case is run on the library and, where it is about what a user sees, on the real program
- * on a pseudo terminal. Names each failing case with expected and got. */
+ * chat/). Each case is run on the library and, where it is about what a user sees, on the real
+ * program on a pseudo terminal. Names each failing case with expected and got. */
 #include <dirent.h>
 #include <locale.h>
 #include <signal.h>
@@ -25,8 +25,10 @@
 static vectors counts;
 
 static void check(const char *id, bool ok, const char *want, const char *got) {
-    if (ok) vectors_pass(&counts);
-    else vectors_fail(&counts, id, want, got);
+    if (ok)
+        vectors_pass(&counts);
+    else
+        vectors_fail(&counts, id, want, got);
 }
 
 /* --- sanitize --- */
@@ -36,7 +38,8 @@ static void cleaned(const json *c, buf *out) {
     width_cleaner_reset(&k);
     const char *whole = json_str(json_get(c, "input"));
     if (whole != NULL) width_clean(&k, whole, strlen(whole), out);
-    JSON_EACH(piece, json_get(c, "pieces")) width_clean(&k, json_str(piece), strlen(json_str(piece)), out);
+    JSON_EACH(piece, json_get(c, "pieces"))
+    width_clean(&k, json_str(piece), strlen(json_str(piece)), out);
     width_clean_end(&k, out);
 }
 
@@ -67,10 +70,12 @@ static void sanitize_on_screen(const char *id, const json *c, const char *visibl
     pty_keys(&t.term, "q\r");
     bool is_done = pty_wait(&t.term, "done ", true, WAIT_MS);
     char got[160];
-    snprintf(got, sizeof got, "done %d, unknown %d (%s), controls %d, clipboard %zu bytes, title \"%s\", shown %d", is_done,
-             t.term.screen.n_unknown, t.term.screen.n_unknown > 0 ? t.term.screen.unknown + 1 : "",
-             t.term.screen.n_controls, t.term.screen.clipboard.len, t.term.screen.title,
-             visible == NULL || vt_has(&t.term.screen, visible));
+    snprintf(got, sizeof got,
+        "done %d, unknown %d (%s), controls %d, clipboard %zu bytes, title \"%s\", shown %d",
+        is_done, t.term.screen.n_unknown,
+        t.term.screen.n_unknown > 0 ? t.term.screen.unknown + 1 : "", t.term.screen.n_controls,
+        t.term.screen.clipboard.len, t.term.screen.title,
+        visible == NULL || vt_has(&t.term.screen, visible));
     bool ok = is_done && t.term.screen.n_unknown == 0 && t.term.screen.n_controls == 0 &&
               t.term.screen.clipboard.len == 0 && t.term.screen.title[0] == '\0' &&
               (visible == NULL || vt_has(&t.term.screen, visible));
@@ -87,7 +92,8 @@ static void run_sanitize(const char *id, const json *c) {
     cleaned(c, &out);
     check(id, !has_bytes(&out, json_get(expect, "no_bytes"), bad), "none of no_bytes", bad);
     if (visible != NULL) check(id, str_eq(buf_cstr(&out), visible), visible, buf_cstr(&out));
-    if (contains != NULL) check(id, strstr(buf_cstr(&out), contains) != NULL, contains, buf_cstr(&out));
+    if (contains != NULL)
+        check(id, strstr(buf_cstr(&out), contains) != NULL, contains, buf_cstr(&out));
     sanitize_on_screen(id, c, visible != NULL ? visible : contains);
     buf_release(&out);
 }
@@ -142,7 +148,8 @@ static void run_width(const char *id, const json *c) {
         width_cluster k = width_next(text, strlen(text));
         check(id, k.len == strlen(text), "one cluster", got);
     }
-    if (json_is_true(json_get(expect, "border_column_fixed"))) border_stays(id, json_get(c, "items"));
+    if (json_is_true(json_get(expect, "border_column_fixed")))
+        border_stays(id, json_get(c, "items"));
 }
 
 static void run_truncate(const char *id, const json *c) {
@@ -168,7 +175,8 @@ static bool is_alive(screen_test *t) {
 }
 
 static void run_resize(const char *id, const json *c) {
-    static const char *const PIECES[] = {"some **text** that streams \xe4\xb8\xad\xe6\x96\x87 ", "| a | b |\n|---|---|\n| c | d |\n\n"};
+    static const char *const PIECES[] = {"some **text** that streams \xe4\xb8\xad\xe6\x96\x87 ",
+        "| a | b |\n|---|---|\n| c | d |\n\n"};
     screen_test t;
     const screen_setup s = {.n_rows = 24, .n_columns = 80};
     fake_reply r = {.pieces = PIECES, .n_pieces = 2, .n_times = 2000, .delay_ms = 2};
@@ -211,19 +219,24 @@ static void run_prompt(const char *id, const json *c) {
     int64_t columns = 40;
     json_i64(json_get(c, "columns"), &columns);
     for (int i = 0; i < 2; i++) {
-        const screen_setup s = {.n_rows = 24, .n_columns = (int)columns, .env = i == 0 ? NULL : PLAIN};
+        const screen_setup s = {
+            .n_rows = 24, .n_columns = (int)columns, .env = i == 0 ? NULL : PLAIN};
         screen_open(&t[i], &s);
         screen_run(&t[i], &s);
         pty_wait(&t[i].term, "engine READY", true, WAIT_MS);
     }
     JSON_EACH(key, json_get(c, "keys")) {
         char got[96];
-        for (int i = 0; i < 2; i++) send_named(&t[i], json_str(key));
+        for (int i = 0; i < 2; i++)
+            send_named(&t[i], json_str(key));
         const vt *a = &t[0].term.screen, *b = &t[1].term.screen;
-        snprintf(got, sizeof got, "after %.20s: %d,%d and %d,%d", json_str(key), a->row, a->column, b->row, b->column);
-        check(id, a->row == b->row && a->column == b->column && a->has_cursor, "the same cursor with and without colour", got);
+        snprintf(got, sizeof got, "after %.20s: %d,%d and %d,%d", json_str(key), a->row, a->column,
+            b->row, b->column);
+        check(id, a->row == b->row && a->column == b->column && a->has_cursor,
+            "the same cursor with and without colour", got);
     }
-    for (int i = 0; i < 2; i++) screen_close(&t[i]);
+    for (int i = 0; i < 2; i++)
+        screen_close(&t[i]);
 }
 
 static void run_interleave(const char *id, const json *c) {
@@ -277,11 +290,16 @@ static void run_restore(const char *id, const json *c) {
         kill(t.term.pid, signal_of(json_str(name)));
         bool has_ended = pty_wait_end(&t.term, WAIT_MS);
         const vt *v = &t.term.screen;
-        bool has_echo = tcgetattr(t.term.master, &modes) == 0 && (modes.c_lflag & ECHO) && (modes.c_lflag & ICANON);
-        snprintf(got, sizeof got, "%s: was up %d, ended %d, echo %d, cursor %d, alternate %d, paste %d, sync %d", json_str(name),
-                 was_there, has_ended, has_echo, v->has_cursor, v->is_alternate, v->has_paste, v->in_sync);
-        check(id, was_there && has_ended && has_echo && v->has_cursor && !v->is_alternate && !v->has_paste && !v->in_sync,
-              "the terminal as it was", got);
+        bool has_echo = tcgetattr(t.term.master, &modes) == 0 && (modes.c_lflag & ECHO) &&
+                        (modes.c_lflag & ICANON);
+        snprintf(got, sizeof got,
+            "%s: was up %d, ended %d, echo %d, cursor %d, alternate %d, paste %d, sync %d",
+            json_str(name), was_there, has_ended, has_echo, v->has_cursor, v->is_alternate,
+            v->has_paste, v->in_sync);
+        check(id,
+            was_there && has_ended && has_echo && v->has_cursor && !v->is_alternate &&
+                !v->has_paste && !v->in_sync,
+            "the terminal as it was", got);
         screen_close(&t);
     }
 }
@@ -306,8 +324,8 @@ static void check_counts(const char *id, const json *usage, const chat_usage *go
     const struct {
         const char *name;
         int64_t value;
-    } FIELDS[] = {{"prompt_tokens", got->prompt_tokens}, {"completion_tokens", got->completion_tokens},
-                  {"total_tokens", got->total_tokens}};
+    } FIELDS[] = {{"prompt_tokens", got->prompt_tokens},
+        {"completion_tokens", got->completion_tokens}, {"total_tokens", got->total_tokens}};
     for (size_t i = 0; i < 3; i++) {
         int64_t want;
         char text[32];
@@ -366,11 +384,13 @@ static void run_case(const char *dir, const char *name) {
     static const struct {
         const char *kind;
         void (*run)(const char *id, const json *c);
-    } KINDS[] = {{"sanitize", run_sanitize}, {"width", run_width}, {"truncate", run_truncate}, {"resize", run_resize},
-                 {"prompt", run_prompt}, {"interleave", run_interleave}, {"restore", run_restore}};
+    } KINDS[] = {{"sanitize", run_sanitize}, {"width", run_width}, {"truncate", run_truncate},
+        {"resize", run_resize}, {"prompt", run_prompt}, {"interleave", run_interleave},
+        {"restore", run_restore}};
     bool is_known = str_eq(kind, "client_sse");
     if (is_known) {
-        for (size_t piece = 1; piece < 200; piece += 66) run_client_sse(id, c, piece);
+        for (size_t piece = 1; piece < 200; piece += 66)
+            run_client_sse(id, c, piece);
     }
     for (size_t i = 0; i < sizeof KINDS / sizeof KINDS[0]; i++) {
         if (!str_eq(KINDS[i].kind, kind)) continue;

@@ -1,5 +1,6 @@
-/* Golden screens: the real program on a pseudo terminal with scripted keys beside a fake daemon, compared
- * as text with tests/data/screens. Every screen at 80x24 and 120x40, ASCII and block glyphs. */
+/* Golden screens: the real program on a pseudo terminal with scripted keys beside a fake daemon,
+ * compared as text with tests/data/screens. Every screen at 80x24 and 120x40, ASCII and block
+ * glyphs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,16 +13,33 @@
 #include "tests/harness/screen_test.h"
 
 static const char *const REPLY[] = {
-    "The second ", "rank waits for ", "the all-reduce that closes ", "each layer. ", "Three causes are common:\n\n",
-    "1. The chunk is **too", " small**, so launch cost dominates.\n", "2. One rank owns the embedding lookup.\n\n",
-    "```c\nfor (int c = 0; ", "c < n_chunks; c++)\n    prefill_chunk(s, c, ", "chunk_len);\n```\n\n",
-    "| chunk | t/s |\n|---|---:|\n| 512 | 1180 |\n", "| 2048 | 1720 |\n\n", "3. The link is ", "`slow`", ".",
+    "The second ",
+    "rank waits for ",
+    "the all-reduce that closes ",
+    "each layer. ",
+    "Three causes are common:\n\n",
+    "1. The chunk is **too",
+    " small**, so launch cost dominates.\n",
+    "2. One rank owns the embedding lookup.\n\n",
+    "```c\nfor (int c = 0; ",
+    "c < n_chunks; c++)\n    prefill_chunk(s, c, ",
+    "chunk_len);\n```\n\n",
+    "| chunk | t/s |\n|---|---:|\n| 512 | 1180 |\n",
+    "| 2048 | 1720 |\n\n",
+    "3. The link is ",
+    "`slow`",
+    ".",
 };
 #define N_REPLY ((int)(sizeof REPLY / sizeof REPLY[0]))
 
 static const char *const THOUGHT[] = {
-    "The user asks about ", "the second node. ", "Prefill is split by tensor parallel,\n", "so both ranks do half.",
-    "Both ", "ranks ", "work.",
+    "The user asks about ",
+    "the second node. ",
+    "Prefill is split by tensor parallel,\n",
+    "so both ranks do half.",
+    "Both ",
+    "ranks ",
+    "work.",
 };
 
 typedef struct look {
@@ -32,15 +50,20 @@ typedef struct look {
 
 static const char *const ASCII[] = {"--ascii", NULL};
 static const look LOOKS[] = {
-    {"80x24", 24, 80, NULL}, {"120x40", 40, 120, NULL}, {"80x24-ascii", 24, 80, ASCII}, {"40x12", 12, 40, NULL},
+    {"80x24", 24, 80, NULL},
+    {"120x40", 40, 120, NULL},
+    {"80x24-ascii", 24, 80, ASCII},
+    {"40x12", 12, 40, NULL},
 };
 #define N_LOOKS (sizeof LOOKS / sizeof LOOKS[0])
 
 /* A sample without a rate: the plot of the side panel stays empty however long the test takes. */
 static const char NO_RATE[] =
     "{\"time_ms\":1,\"uptime_s\":11520,\"state\":\"ready\",\"ranks\":[{\"rank\":0,\"step_ms\":26.1,"
-    "\"step_ms_p95\":31.2,\"mem_process_bytes\":106837213184,\"mem_machine_used_bytes\":123587762585,"
-    "\"mem_machine_total_bytes\":130673967104,\"cpu_percent\":94,\"gpu\":null}],\"tokens_per_s_now\":null,"
+    "\"step_ms_p95\":31.2,\"mem_process_bytes\":106837213184,"
+    "\"mem_machine_used_bytes\":123587762585,"
+    "\"mem_machine_total_bytes\":130673967104,\"cpu_percent\":94,\"gpu\":null}],"
+    "\"tokens_per_s_now\":null,"
     "\"tokens_per_s_minute\":null,\"prefill_tokens_per_s_now\":null,\"kv\":{\"pages_used\":31,"
     "\"pages_total\":100},\"cache\":{\"pages\":null,\"hit_tokens\":9600,\"miss_tokens\":400},"
     "\"draft\":{\"proposed\":1000,\"accepted\":710},\"requests\":{\"queued\":0,\"running\":1,"
@@ -57,7 +80,10 @@ static void begin(screen_test *t, const screen_setup *s, const fake_reply *r) {
 }
 
 static screen_setup setup_of(const look *l, const char *screen) {
-    return (screen_setup){.n_rows = l->n_rows, .n_columns = l->n_columns, .screen = screen, .arguments = l->arguments};
+    return (screen_setup){.n_rows = l->n_rows,
+        .n_columns = l->n_columns,
+        .screen = screen,
+        .arguments = l->arguments};
 }
 
 static void golden(screen_test *t, const char *name, const look *l) {
@@ -109,8 +135,10 @@ static void test_finished(void **state) {
         screen_expect(&t, "done 212 tok");
         golden(&t, "chat-done", &LOOKS[i]);
         screen_keys(&t, "\033"); /* to the transcript, to its top */
-        if (i < 3) screen_expect(&t, "i input");
-        else pty_settle(&t.term, 100, 300);
+        if (i < 3)
+            screen_expect(&t, "i input");
+        else
+            pty_settle(&t.term, 100, 300);
         screen_keys(&t, "g");
         screen_expect(&t, "* You");
         if (i < 3) golden(&t, "chat-transcript", &LOOKS[i]);
@@ -165,7 +193,8 @@ static void test_dash(void **state) {
         screen_open(&t, &s);
         screen_run(&t, &s);
         screen_expect(&t, "now 38.4");
-        screen_expect(&t, i == 2 ? "*" : "\xe2\x96\x88"); /* the first sample is plotted after a second */
+        screen_expect(
+            &t, i == 2 ? "*" : "\xe2\x96\x88"); /* the first sample is plotted after a second */
         screen_keys(&t, "p");
         screen_expect(&t, "PAUSED");
         screen_close(&t);
@@ -227,7 +256,8 @@ static void test_colors(void **state) {
     static const struct {
         const char *env[3];
         int most;
-    } LEVELS[] = {{{"NO_COLOR=1", NULL}, -1}, {{"TERM=xterm", NULL}, 7}, {{"TERM=xterm-256color", NULL}, 255}};
+    } LEVELS[] = {{{"NO_COLOR=1", NULL}, -1}, {{"TERM=xterm", NULL}, 7},
+        {{"TERM=xterm-256color", NULL}, 255}};
     for (size_t i = 0; i < 3; i++) {
         screen_test t;
         screen_setup s = setup_of(&LOOKS[0], NULL);
@@ -252,9 +282,15 @@ static void test_colors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_empty_chat), cmocka_unit_test(test_reply),        cmocka_unit_test(test_finished),
-        cmocka_unit_test(test_thinking),   cmocka_unit_test(test_home),         cmocka_unit_test(test_dash),
-        cmocka_unit_test(test_help),       cmocka_unit_test(test_failure),      cmocka_unit_test(test_leave_dialog),
+        cmocka_unit_test(test_empty_chat),
+        cmocka_unit_test(test_reply),
+        cmocka_unit_test(test_finished),
+        cmocka_unit_test(test_thinking),
+        cmocka_unit_test(test_home),
+        cmocka_unit_test(test_dash),
+        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_leave_dialog),
         cmocka_unit_test(test_colors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -88,7 +88,8 @@ static void test_marks(void **state) {
     pen_str(&p, "\xcc\x81x");
     check_row(&c, 0, "\xe2\x97\x8c\xcc\x81x..");
     char zalgo[200] = "a";
-    for (int i = 0; i < 90; i++) strncat(zalgo, "\xcc\x81", 3);
+    for (int i = 0; i < 90; i++)
+        strncat(zalgo, "\xcc\x81", 3);
     pen_move(&p, 0, 0);
     pen_str(&p, zalgo);
     assert_true(canvas_at(&c, 0, 0)->len <= CANVAS_CELL_BYTES);
@@ -114,8 +115,11 @@ static void test_cut(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_clip),  cmocka_unit_test(test_box_outside), cmocka_unit_test(test_wide),
-        cmocka_unit_test(test_marks), cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_box_outside),
+        cmocka_unit_test(test_wide),
+        cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,8 +12,8 @@
 #include "tui/input.h"
 
 static void print_event(const input_event *ev, buf *out) {
-    static const char *const KEYS[] = {"char", "enter", "tab", "backspace", "esc", "up", "down", "right",
-                                       "left", "home", "end", "pgup", "pgdn", "insert", "delete"};
+    static const char *const KEYS[] = {"char", "enter", "tab", "backspace", "esc", "up", "down",
+        "right", "left", "home", "end", "pgup", "pgdn", "insert", "delete"};
     char text[5] = "";
     switch (ev->kind) {
     case INPUT_TEXT:
@@ -21,23 +21,33 @@ static void print_event(const input_event *ev, buf *out) {
         buf_printf(out, "%s ", text);
         break;
     case INPUT_KEY:
-        buf_printf(out, "<%s%s%s", ev->mods & INPUT_CTRL ? "C-" : "", ev->mods & INPUT_ALT ? "M-" : "",
-                   ev->mods & INPUT_SHIFT ? "S-" : "");
+        buf_printf(out, "<%s%s%s", ev->mods & INPUT_CTRL ? "C-" : "",
+            ev->mods & INPUT_ALT ? "M-" : "", ev->mods & INPUT_SHIFT ? "S-" : "");
         if (ev->key == INPUT_KEY_CHAR) {
             text[utf8_encode(ev->code, text)] = '\0';
             buf_puts(out, text);
-        } else if (ev->key >= INPUT_KEY_F1) buf_printf(out, "F%d", ev->key - INPUT_KEY_F1 + 1);
-        else buf_puts(out, KEYS[ev->key]);
+        } else if (ev->key >= INPUT_KEY_F1)
+            buf_printf(out, "F%d", ev->key - INPUT_KEY_F1 + 1);
+        else
+            buf_puts(out, KEYS[ev->key]);
         buf_puts(out, "> ");
         break;
-    case INPUT_PASTE: buf_printf(out, "paste(%s) ", ev->paste); break;
+    case INPUT_PASTE:
+        buf_printf(out, "paste(%s) ", ev->paste);
+        break;
     case INPUT_MOUSE:
         buf_printf(out, "mouse(%d,%d,%d%s%s) ", ev->row, ev->column, ev->button,
-                   ev->is_release ? ",up" : "", ev->is_motion ? ",drag" : "");
+            ev->is_release ? ",up" : "", ev->is_motion ? ",drag" : "");
         break;
-    case INPUT_FOCUS: buf_printf(out, "focus(%u) ", (unsigned)ev->code); break;
-    case INPUT_REPLY: buf_printf(out, "reply(%d,%u) ", (int)ev->reply, (unsigned)ev->code); break;
-    default: buf_printf(out, "invalid(%02x) ", (unsigned)ev->code); break;
+    case INPUT_FOCUS:
+        buf_printf(out, "focus(%u) ", (unsigned)ev->code);
+        break;
+    case INPUT_REPLY:
+        buf_printf(out, "reply(%d,%u) ", (int)ev->reply, (unsigned)ev->code);
+        break;
+    default:
+        buf_printf(out, "invalid(%02x) ", (unsigned)ev->code);
+        break;
     }
 }
 
@@ -51,11 +61,13 @@ static void decode(const char *s, size_t n, size_t piece, buf *out) {
     for (size_t i = 0; i < n; i += piece) {
         size_t len = n - i < piece ? n - i : piece;
         assert_int_equal(input_feed(&in, s + i, len), OK);
-        while (input_next(&in, now, &ev)) print_event(&ev, out);
+        while (input_next(&in, now, &ev))
+            print_event(&ev, out);
     }
     for (int wait = input_wait_ms(&in, now); wait >= 0; wait = input_wait_ms(&in, now)) {
         now += (uint64_t)wait;
-        while (input_next(&in, now, &ev)) print_event(&ev, out);
+        while (input_next(&in, now, &ev))
+            print_event(&ev, out);
     }
     input_release(&in);
 }
@@ -75,7 +87,9 @@ static void test_plain(void **state) {
     check("\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80", "\xc3\xa9 \xe4\xb8\xad \xf0\x9f\x98\x80 ");
     check("\r\n\t\x7f", "<enter> <C-j> <tab> <backspace> ");
     check("\x01\x1a\x1c", "<C-a> <C-z> <C-\\> ");
-    check("\xff" "a", "invalid(ff) a ");
+    check("\xff"
+          "a",
+        "invalid(ff) a ");
     check("\xe4\xb8(", "invalid(e4) invalid(b8) ( ");
     check("\xc2\x9b", "invalid(9b) ");
 }
@@ -129,7 +143,8 @@ static void test_megabyte_paste(void **state) {
     (void)state;
     buf bytes = BUF_INIT;
     buf_puts(&bytes, "\033[200~");
-    for (int i = 0; i < 65536; i++) buf_puts(&bytes, "sixteen bytes..\n");
+    for (int i = 0; i < 65536; i++)
+        buf_puts(&bytes, "sixteen bytes..\n");
     buf_puts(&bytes, "\033[201~");
     input in;
     input_event ev;
@@ -150,8 +165,12 @@ static void test_megabyte_paste(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain),   cmocka_unit_test(test_keys),  cmocka_unit_test(test_escape),
-        cmocka_unit_test(test_reports), cmocka_unit_test(test_paste), cmocka_unit_test(test_megabyte_paste),
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_escape),
+        cmocka_unit_test(test_reports),
+        cmocka_unit_test(test_paste),
+        cmocka_unit_test(test_megabyte_paste),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

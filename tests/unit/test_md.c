@@ -1,4 +1,5 @@
-/* Streaming Markdown: what blocks look like, and that nothing shown changes when more text comes. */
+/* Streaming Markdown: what blocks look like, and that nothing shown changes when more text comes.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +27,8 @@ static void row_text(const md *d, int i, int columns, buf *out) {
     pen p = pen_on(&c, canvas_area(&c));
     md_draw_row(d, i, 0, &p);
     int end = columns;
-    while (end > 0 && canvas_at(&c, 0, end - 1)->len == 0) end--;
+    while (end > 0 && canvas_at(&c, 0, end - 1)->len == 0)
+        end--;
     style now = style_of(ROLE_TEXT);
     buf_reset(out);
     for (int j = 0; j < end; j++) {
@@ -34,11 +36,13 @@ static void row_text(const md *d, int i, int columns, buf *out) {
         if (k->columns == 0) continue;
         if (k->len > 0 && (k->st.role != now.role || k->st.flags != now.flags)) {
             buf_printf(out, "{%d%s%s%s}", (int)k->st.role, k->st.flags & STYLE_BOLD ? "b" : "",
-                       k->st.flags & STYLE_ITALIC ? "i" : "", k->st.flags & STYLE_UNDERLINE ? "u" : "");
+                k->st.flags & STYLE_ITALIC ? "i" : "", k->st.flags & STYLE_UNDERLINE ? "u" : "");
             now = k->st;
         }
-        if (k->len == 0) buf_putc(out, ' ');
-        else buf_append(out, k->text, k->len);
+        if (k->len == 0)
+            buf_putc(out, ' ');
+        else
+            buf_append(out, k->text, k->len);
     }
     canvas_release(&c);
 }
@@ -81,7 +85,7 @@ static void test_paragraphs(void **state) {
     check("hard\\\nbreak", 20, "hard\nbreak\n");
     check("abcdefghijkl mn", 5, "abcde\nfghij\nkl mn\n");
     check("\xe4\xb8\xad\xe6\x96\x87\xe4\xb8\xad\xe6\x96\x87", 5,
-          "\xe4\xb8\xad\xe6\x96\x87\n\xe4\xb8\xad\xe6\x96\x87\n");
+        "\xe4\xb8\xad\xe6\x96\x87\n\xe4\xb8\xad\xe6\x96\x87\n");
 }
 
 static void test_inline(void **state) {
@@ -137,11 +141,12 @@ static void test_blocks(void **state) {
 static void test_code(void **state) {
     (void)state;
     check("x\n```c\nint a; // b\n```\ny", 40,
-          "x\n\n{12}code [1] c -----------------------------\n  {19}int {0}a; {21}// b\n"
-          "{12}--------------------- y1 copies [1] ----\n\ny\n");
-    check("```\nopen", 30, "{12}code [1] ---------------------\n  open\n{12}-------------- not closed ----\n");
+        "x\n\n{12}code [1] c -----------------------------\n  {19}int {0}a; {21}// b\n"
+        "{12}--------------------- y1 copies [1] ----\n\ny\n");
+    check("```\nopen", 30,
+        "{12}code [1] ---------------------\n  open\n{12}-------------- not closed ----\n");
     check("~~~\na ``` b\n~~~\n", 30,
-          "{12}code [1] ---------------------\n  a ``` b\n{12}----------- y1 copies [1] ----\n");
+        "{12}code [1] ---------------------\n  a ``` b\n{12}----------- y1 copies [1] ----\n");
     check("```\nabcdefghij\n```\n", 8, "{12}code [1]\n  abcde{3}>\n {12}y1 copi\n");
 }
 
@@ -165,10 +170,10 @@ static void test_code_text(void **state) {
 static void test_tables(void **state) {
     (void)state;
     check("| a | bb |\n|---|---:|\n| one | 2 |\n", 40,
-          "  {2}a      bb\n  {12}---   ---\n  one     2\n");
+        "  {2}a      bb\n  {12}---   ---\n  one     2\n");
     check("| a |\n", 40, "| a |\n");
     check("| name | value |\n|-|-|\n| abcdefgh ijkl | 1 |\n", 20,
-          "  {2}name         value\n  {12}----------   -----\n  abcdefgh     1\n  ijkl\n");
+        "  {2}name         value\n  {12}----------   -----\n  abcdefgh     1\n  ijkl\n");
     check("| a | b | c |\n|-|-|-|\n| 1 | 2 | 3 |\n", 6, "{2}a: {0}1\n{2}b: {0}2\n{2}c: {0}3\n");
 }
 
@@ -189,12 +194,18 @@ static void test_plain(void **state) {
 /* --- stability --- */
 
 static const char *const CORPUS[] = {
-    "Intro with **bold** and `code`.\n\n# Head\n\n1. first *item* is rather long, so it wraps\n2. second\n"
-    "   - nested _one_\n   - nested two\n\n```c\nint main(void) {\n    return 0; /* done */\n}\n```\n\nAfter.",
-    "> quote **a** b\n> goes on\n\n| h1 | h2 |\n|----|:--:|\n| a  | `b` |\n| longer cell | x |\n\nend [link](http://e.example/x) tail",
-    "**Note:** a_b_c *x* ** y `un closed\nnext ~~del~~ &amp; <http://a.example> $x_i$ $5\n***\ntext\n- \n- b\n",
-    "```python\nx = \"\"\"doc\nmore\"\"\"\nfor i in range(10):\n    print(i)\n\n``\n```\n~~~~\n~~~\n~~~~\ntail",
-    "\xe4\xb8\xad\xe6\x96\x87 **\xe7\xb2\x97** \xf0\x9f\x91\xa8\xe2\x80\x8d\xf0\x9f\x91\xa9 e\xcc\x81 words and words and words\n- \xe5\x88\x97\n",
+    "Intro with **bold** and `code`.\n\n# Head\n\n1. first *item* is rather long, so it wraps\n"
+    "2. second\n"
+    "   - nested _one_\n   - nested two\n\n```c\nint main(void) {\n    return 0; /* done */\n}\n"
+    "```\n\nAfter.",
+    "> quote **a** b\n> goes on\n\n| h1 | h2 |\n|----|:--:|\n| a  | `b` |\n| longer cell | x |\n"
+    "\nend [link](http://e.example/x) tail",
+    "**Note:** a_b_c *x* ** y `un closed\nnext ~~del~~ &amp; <http://a.example> $x_i$ $5\n***\n"
+    "text\n- \n- b\n",
+    "```python\nx = \"\"\"doc\nmore\"\"\"\nfor i in range(10):\n    print(i)\n\n``\n```\n~~~~\n"
+    "~~~\n~~~~\ntail",
+    "\xe4\xb8\xad\xe6\x96\x87 **\xe7\xb2\x97** \xf0\x9f\x91\xa8\xe2\x80\x8d\xf0\x9f\x91\xa9 "
+    "e\xcc\x81 words and words and words\n- \xe5\x88\x97\n",
     "+\n-\n*\n1.\n#\n>\n|\n``\n~~\n[\n<\n&\n\\\n!\n",
 };
 
@@ -216,7 +227,8 @@ static void take_shot(md *d, int columns, shot *s) {
 }
 
 static void free_shot(shot *s) {
-    for (int i = 0; i < s->n_rows; i++) free(s->rows[i]);
+    for (int i = 0; i < s->n_rows; i++)
+        free(s->rows[i]);
     s->n_rows = 0;
 }
 
@@ -232,16 +244,19 @@ static void check_stable(const char *source, int columns) {
     md *d = md_new(false, ROLE_TEXT);
     size_t n = strlen(source);
     for (size_t i = 0; i <= n; i++) {
-        if (i < n) md_append(d, source + i, 1);
-        else md_finish(d);
+        if (i < n)
+            md_append(d, source + i, 1);
+        else
+            md_finish(d);
         if (i < n && !is_boundary(source, i + 1)) continue;
         take_shot(d, columns, &after);
-        bool in_table = i < n && memchr(source + (i > 60 ? i - 60 : 0), '|', i > 60 ? 60 : i) != NULL;
+        bool in_table =
+            i < n && memchr(source + (i > 60 ? i - 60 : 0), '|', i > 60 ? 60 : i) != NULL;
         for (int j = 0; j + 1 < before.n_rows && !in_table; j++) {
             if (strstr(source, "|") != NULL && strstr(before.rows[j], "--") != NULL) continue;
             if (j >= after.n_rows || strcmp(before.rows[j], after.rows[j]) != 0) {
-                fail_msg("%d columns, after \"%.*s\": row %d was \"%s\", is \"%s\"", columns, (int)i, source,
-                         j, before.rows[j], j < after.n_rows ? after.rows[j] : "(gone)");
+                fail_msg("%d columns, after \"%.*s\": row %d was \"%s\", is \"%s\"", columns,
+                    (int)i, source, j, before.rows[j], j < after.n_rows ? after.rows[j] : "(gone)");
             }
         }
         free_shot(&before);
@@ -260,10 +275,11 @@ static void check_grows(const char *source) {
         if (!is_boundary(source, i + 1)) continue;
         all_rows(d, 2000, &after);
         size_t n = before.len;
-        while (n > 0 && (before.data[n - 1] == '\n' || before.data[n - 1] == ' ')) n--;
+        while (n > 0 && (before.data[n - 1] == '\n' || before.data[n - 1] == ' '))
+            n--;
         if (strncmp(buf_cstr(&before), buf_cstr(&after), n) != 0) {
-            fail_msg("after \"%.*s\": \"%s\" became \"%s\"", (int)(i + 1), source, buf_cstr(&before),
-                     buf_cstr(&after));
+            fail_msg("after \"%.*s\": \"%s\" became \"%s\"", (int)(i + 1), source,
+                buf_cstr(&before), buf_cstr(&after));
         }
         buf_reset(&before);
         buf_puts(&before, buf_cstr(&after));
@@ -277,7 +293,8 @@ static void test_stable_rows(void **state) {
     (void)state;
     static const int WIDTHS[] = {1, 7, 20, 40, 79};
     for (size_t i = 0; i < sizeof CORPUS / sizeof CORPUS[0]; i++) {
-        for (size_t j = 0; j < sizeof WIDTHS / sizeof WIDTHS[0]; j++) check_stable(CORPUS[i], WIDTHS[j]);
+        for (size_t j = 0; j < sizeof WIDTHS / sizeof WIDTHS[0]; j++)
+            check_stable(CORPUS[i], WIDTHS[j]);
     }
 }
 
@@ -319,7 +336,8 @@ static void test_places(void **state) {
     (void)state;
     theme t = look();
     md *d = md_new(false, ROLE_TEXT);
-    for (int i = 0; i < 50; i++) md_append(d, "some words in a paragraph that wraps\n\n", 38);
+    for (int i = 0; i < 50; i++)
+        md_append(d, "some words in a paragraph that wraps\n\n", 38);
     md_finish(d);
     int n = md_layout(d, 10, &t);
     size_t place = md_place_of_row(d, n / 2);
@@ -333,12 +351,18 @@ static void test_places(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_paragraphs),  cmocka_unit_test(test_inline),
-        cmocka_unit_test(test_long_marks),  cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_code),        cmocka_unit_test(test_code_text),
-        cmocka_unit_test(test_tables),      cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_stable_rows), cmocka_unit_test(test_nothing_taken_back),
-        cmocka_unit_test(test_cut_anywhere), cmocka_unit_test(test_places),
+        cmocka_unit_test(test_paragraphs),
+        cmocka_unit_test(test_inline),
+        cmocka_unit_test(test_long_marks),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_code),
+        cmocka_unit_test(test_code_text),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_stable_rows),
+        cmocka_unit_test(test_nothing_taken_back),
+        cmocka_unit_test(test_cut_anywhere),
+        cmocka_unit_test(test_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,12 +20,15 @@ static void test_clusters(void **state) {
     assert_int_equal(width("abc"), 3);
     assert_int_equal(width("\xe4\xb8\xad\xe6\x96\x87"), 4);
     assert_int_equal(width("e\xcc\x81"), 1);
-    assert_int_equal(width("\xcc\x81"), 1);         /* alone: on a dotted circle */
-    assert_int_equal(width("a\xe2\x80\x8b" "b"), 2); /* zero width space */
+    assert_int_equal(width("\xcc\x81"), 1); /* alone: on a dotted circle */
+    assert_int_equal(width("a\xe2\x80\x8b"
+                           "b"),
+        2);                                                         /* zero width space */
     assert_int_equal(width("\xf0\x9f\x87\xab\xf0\x9f\x87\xb7"), 2); /* flag */
-    assert_int_equal(width("\xf0\x9f\x91\xa8\xe2\x80\x8d\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x91\xa7"), 2);
+    assert_int_equal(
+        width("\xf0\x9f\x91\xa8\xe2\x80\x8d\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x91\xa7"), 2);
     assert_int_equal(width("\xe2\x9d\xa4\xef\xb8\x8f"), 2); /* VS16 */
-    assert_int_equal(width("\xff\xfe"), 2); /* bytes that are no UTF-8: one each */
+    assert_int_equal(width("\xff\xfe"), 2);                 /* bytes that are no UTF-8: one each */
 }
 
 static void test_ambiguous(void **state) {
@@ -92,9 +95,14 @@ static void test_clean(void **state) {
     check_clean("over\rwrite", "over^Mwrite");
     check_clean("b\bs\x7f", "b^Hs^?");
     check_clean("x\xe2\x80\xaey", "x<U+202E>y");
-    check_clean("\xc2\x9b" "31mred", "red");
+    check_clean("\xc2\x9b"
+                "31mred",
+        "red");
     check_clean("\xc2\x85z", "<U+0085>z");
-    check_clean("a\x9b" "31m", "a\xef\xbf\xbd" "31m");
+    check_clean("a\x9b"
+                "31m",
+        "a\xef\xbf\xbd"
+        "31m");
     check_clean("cut\xe4\xb8", "cut\xef\xbf\xbd");
     check_clean("cut\xe4(", "cut\xef\xbf\xbd(");
     check_clean("\xf0\x9f\x98\x80", "\xf0\x9f\x98\x80");
@@ -123,9 +131,12 @@ static void test_clean_every_pair(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_clusters),       cmocka_unit_test(test_ambiguous),
-        cmocka_unit_test(test_fit_never_splits), cmocka_unit_test(test_previous),
-        cmocka_unit_test(test_clean),          cmocka_unit_test(test_clean_every_pair),
+        cmocka_unit_test(test_clusters),
+        cmocka_unit_test(test_ambiguous),
+        cmocka_unit_test(test_fit_never_splits),
+        cmocka_unit_test(test_previous),
+        cmocka_unit_test(test_clean),
+        cmocka_unit_test(test_clean_every_pair),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
