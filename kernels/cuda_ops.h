@@ -10,10 +10,13 @@
 #include <cuda_runtime_api.h>
 
 #ifdef __cplusplus
+#define _Noreturn __attribute__((noreturn)) /* for C headers */
 extern "C" {
 #endif
 
+#include "engine/base/mem.h"
 #include "kernels/cuda_check.h"
+#include "kernels/exl3/exl3_kernel_order.h"
 #include "kernels/kernels.h"
 
 enum { CUDA_STAGING_BYTES = 8 << 20, CUDA_SLAB_BYTES = 256 << 20 };
@@ -28,7 +31,10 @@ typedef struct cuda_device {
     size_t slab_left;
     void **slabs;
     size_t n_slabs, cap_slabs;
-    int is_capturing;
+    void **kept; /* host memory to free at close */
+    size_t n_kept, cap_kept;
+    int64_t *sums;     /* of EXL3 runs of few rows: zero between runs */
+    int32_t *counters; /* likewise */
 } cuda_device;
 
 /* The device of a context. */
@@ -36,7 +42,9 @@ static inline cuda_device *cuda_of(kernel_context *k) {
     return (cuda_device *)k->device;
 }
 
-/* Zeroed-later device memory for weights that lives until the context is closed; NULL when there is
+/* Host memory, zeroed, that lives until the context is closed. */
+void *cuda_keep(cuda_device *d, size_t bytes);
+/* Device memory for weights that lives until the context is closed; NULL when there is
  * none left. 256-byte aligned. */
 void *cuda_slab_take(cuda_device *d, size_t bytes);
 

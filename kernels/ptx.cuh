@@ -89,6 +89,14 @@ __device__ __forceinline__ void ptx_mma_u8s8(
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
+/* c[16 x 8] += a[16 x 32] (s8) . b[32 x 8] (s8), 32-bit integers. */
+__device__ __forceinline__ void ptx_mma_s8s8(
+    int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                 "{%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
 /* Upper half of v moved down, zero extended; kept as a byte permute so that it uses the ALU pipe once. */
 __device__ __forceinline__ uint32_t ptx_high_half(uint32_t v) {
     uint32_t r;

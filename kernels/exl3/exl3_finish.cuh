@@ -5,13 +5,15 @@
 #ifndef KERNELS_EXL3_FINISH_CUH
 #define KERNELS_EXL3_FINISH_CUH
 
+#include "kernels/device.cuh"
 #include "kernels/exl3/exl3_decode.cuh"
 
 enum exl3_epilogue { EXL3_DENSE, EXL3_GATE_UP, EXL3_DOWN };
 
 struct exl3_rows_params {
     exl3_powers powers;
-    const exl3_gpu_list *list;
+    const exl3_gpu_list *list; /* NULL: own */
+    exl3_gpu_own_list own;
     int64_t *sums;
     int *counters;
     int slot_bytes, n_stages;
@@ -28,7 +30,17 @@ struct exl3_rows_params {
     float *y;
     int n_tokens, n_choices;
     float limit;
+    int is_bf16;
 };
+
+__device__ __forceinline__ const exl3_gpu_list *exl3_list_of(const exl3_rows_params &p) {
+    return p.list != nullptr ? p.list : (const exl3_gpu_list *)&p.own;
+}
+
+__device__ __forceinline__ float4 exl3_rounded(bool is_bf16, float4 v) {
+    return make_float4(bf16_near_if(is_bf16, v.x), bf16_near_if(is_bf16, v.y),
+        bf16_near_if(is_bf16, v.z), bf16_near_if(is_bf16, v.w));
+}
 
 /* Counts up by n after everything this warp wrote; true for all lanes of the warp that completes total. */
 __device__ __forceinline__ bool exl3_completes(int *counter, int n, int total) {
@@ -62,7 +74,7 @@ __device__ __forceinline__ void exl3_finish_dense(
         float4 y = exl3_row_of(p, job, block, r);
         if (job.matrix.bias != nullptr)
             y = make_float4(y.x + bias.x, y.y + bias.y, y.z + bias.z, y.w + bias.w);
-        *(float4 *)(job.y + r * job.y_stride + at) = y;
+        *(float4 *)(job.y + r * job.y_stride + at) = exl3_rounded(job.is_bf16, y);
     }
 }
 
@@ -87,13 +99,6 @@ __device__ __forceinline__ void exl3_quantize_hidden(
     }
 }
 
-/* silu(min(gate, limit)) * clamp(up, +-limit) * weight */
-__device__ __forceinline__ float exl3_swiglu(float gate, float up, float limit, float weight) {
-    gate = gate > limit ? limit : gate; /* NaN stays NaN */
-    up = up > limit ? limit : up < -limit ? -limit : up;
-    return weight * (gate / (1.f + expf(-gate)) * up);
-}
-
 __device__ __forceinline__ void exl3_finish_gate_up(
     const exl3_rows_params &p, const exl3_gpu_job *jobs, int job, int block) {
     const int lane = threadIdx.x & 31, expert = job >> 1;
@@ -104,9 +109,11 @@ __device__ __forceinline__ void exl3_finish_gate_up(
     for (int r = 0; r < gate.n_rows; r++) {
         const int pair = down.first_pair + r;
         const float w = __ldcg(p.weight + pair);
-        const float4 g = exl3_row_of(p, gate, block, r), u = exl3_row_of(p, up, block, r);
-        float4 h = make_float4(exl3_swiglu(g.x, u.x, p.limit, w), exl3_swiglu(g.y, u.y, p.limit, w),
-            exl3_swiglu(g.z, u.z, p.limit, w), exl3_swiglu(g.w, u.w, p.limit, w));
+        const float4 g = exl3_rounded(p.is_bf16, exl3_row_of(p, gate, block, r));
+        const float4 u = exl3_rounded(p.is_bf16, exl3_row_of(p, up, block, r));
+        float4 h = make_float4(swiglu_of(g.x, u.x, p.limit, w), swiglu_of(g.y, u.y, p.limit, w),
+            swiglu_of(g.z, u.z, p.limit, w), swiglu_of(g.w, u.w, p.limit, w));
+        h = exl3_rounded(p.is_bf16, h);
         h = exl3_rotate(exl3_times(h, suh), lane);
         __stcg((float4 *)(p.hidden + (size_t)pair * n + at), h);
         const uint32_t most = __reduce_max_sync(~0u, exl3_magnitude(h));
@@ -119,10 +126,10 @@ __device__ __forceinline__ void exl3_finish_down(
     const exl3_rows_params &p, const exl3_gpu_job &job, int block) {
     const int n = job.matrix.out, at = block * 128 + (threadIdx.x & 31) * 4;
     for (int r = 0; r < job.n_rows; r++) {
-        float4 y = exl3_row_of(p, job, block, r);
+        float4 y = exl3_rounded(p.is_bf16, exl3_row_of(p, job, block, r));
         __stcg((float4 *)(p.part + (size_t)(job.first_pair + r) * n + at), y);
     }
-    if (!exl3_completes(p.block_counter + block, 1, p.list->n_jobs)) return;
+    if (!exl3_completes(p.block_counter + block, 1, exl3_list_of(p)->n_jobs)) return;
     for (int t = 0; t < p.n_tokens; t++) {
         float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 4

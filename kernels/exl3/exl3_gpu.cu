@@ -1,6 +1,7 @@
 #include "kernels/exl3/exl3_gpu.h"
 
 #include "kernels/cuda_check.h"
+#include "kernels/exl3/exl3_gemm_kernel.cuh"
 #include "kernels/exl3/exl3_rotate_kernel.cuh"
 #include "kernels/exl3/exl3_rows_kernel.cuh"
 
@@ -48,10 +49,10 @@ static int exl3_launch(void (*kernel)(PARAMS), dim3 grid, int threads, size_t sh
 
 int exl3_gpu_rotate_run(const exl3_gpu_rotate_args *a, cudaStream_t stream, err *e) {
     if (a->n_jobs < 1 || a->n_jobs > EXL3_GPU_MAX_JOBS || a->max_rows < 1 ||
-        a->max_rows > EXL3_GPU_MAX_ROWS || a->x_stride % 4 != 0)
-        return err_set(e, ERR_ARG, "exl3 rotate: %d jobs of up to %d rows, stride %lld", a->n_jobs,
-            a->max_rows, (long long)a->x_stride);
-    exl3_rotate_params p = {a->list, a->x, a->x_stride, a->has_early_list};
+        a->max_rows > EXL3_GPU_MAX_ROWS)
+        return err_set(e, ERR_ARG, "exl3 rotate: %d jobs of up to %d rows", a->n_jobs, a->max_rows);
+    exl3_rotate_params p = {a->list, {}};
+    if (a->list == nullptr) p.own = *a->own;
     return exl3_launch(exl3_rotate_kernel, dim3((unsigned)a->max_rows, (unsigned)a->n_jobs),
         EXL3_ROTATE_WARPS * 32, 0, p, stream, e);
 }
@@ -102,9 +103,10 @@ int exl3_gpu_rows_run(const exl3_gpu_rows_args *a, cudaStream_t stream, err *e) 
     if (rc != OK) return rc;
     exl3_rows_params p = {};
     p.list = a->list;
+    if (a->list == nullptr) p.own = *a->own;
     p.sums = a->scratch.sums;
     p.counters = a->scratch.counters;
-    p.has_early_list = a->has_early_list;
+    p.has_early_list = a->list == nullptr || a->has_early_list;
     return exl3_rows_launch<EXL3_DENSE>(p, a->max_rows, a->max_stage_bytes, stream, e);
 }
 
@@ -127,9 +129,56 @@ int exl3_gpu_experts_run(const exl3_gpu_experts_args *a, cudaStream_t stream, er
     p.n_tokens = a->n_tokens;
     p.n_choices = a->n_choices;
     p.limit = a->limit;
+    p.is_bf16 = a->is_bf16;
     rc = exl3_rows_launch<EXL3_GATE_UP>(p, a->max_rows, a->max_stage_bytes, stream, e);
     if (rc != OK) return rc;
     p.list = a->down;
     p.has_early_list = 1;
     return exl3_rows_launch<EXL3_DOWN>(p, a->max_rows, a->max_stage_bytes, stream, e);
+}
+
+/* ---- many rows ---- */
+
+static int exl3_gemm_check(const exl3_gpu_gemm_args *a, err *e) {
+    const bool is_own = a->own != nullptr;
+    if (a->max_tiles < 1 || a->max_out < 128 || a->max_out % 128 != 0 ||
+        (is_own && (a->own->n_jobs < 1 || a->own->n_jobs > EXL3_GPU_OWN_JOBS)))
+        return err_set(e, ERR_ARG, "exl3 gemm: %d tiles, %d outputs", a->max_tiles, a->max_out);
+    return OK;
+}
+
+static exl3_gemm_params exl3_gemm_params_of(const exl3_gpu_gemm_args *a) {
+    exl3_gemm_params p = {};
+    p.powers = EXL3_POWERS;
+    p.jobs = a->jobs;
+    p.tiles = a->tiles;
+    p.n_tiles = a->n_tiles;
+    if (a->own != nullptr) p.own = *a->own;
+    return p;
+}
+
+int exl3_gpu_gemm_rotate_run(const exl3_gpu_gemm_args *a, cudaStream_t stream, err *e) {
+    int rc = exl3_gemm_check(a, e);
+    if (rc != OK) return rc;
+    const unsigned n_jobs = a->own != nullptr ? (unsigned)a->own->n_jobs : 1u;
+    return exl3_launch(exl3_gemm_rotate_kernel,
+        dim3(EXL3_GPU_TILE_ROWS, (unsigned)a->max_tiles, n_jobs), EXL3_ROTATE_WARPS * 32, 0,
+        exl3_gemm_params_of(a), stream, e);
+}
+
+int exl3_gpu_gemm_run(const exl3_gpu_gemm_args *a, cudaStream_t stream, err *e) {
+    int rc = exl3_gemm_check(a, e);
+    if (rc != OK) return rc;
+    exl3_gemm_params p = exl3_gemm_params_of(a);
+    p.stage_bytes = exl3_gemm_stage_bytes(a->max_k2);
+    const size_t bytes = exl3_gemm_shared_bytes(a->max_k2);
+    rc = cuda_check(e,
+        cudaFuncSetAttribute(
+            exl3_gemm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
+        "exl3 gemm");
+    if (rc != OK) return rc;
+    const unsigned n_jobs = a->own != nullptr ? (unsigned)a->own->n_jobs : 1u;
+    return exl3_launch(exl3_gemm_kernel,
+        dim3((unsigned)(a->max_out / 128), (unsigned)a->max_tiles, n_jobs), EXL3_GEMM_WARPS * 32,
+        bytes, p, stream, e);
 }

@@ -6,7 +6,10 @@
  *   rows     S[r][n] = sum_k bytes(state) * a;  z = scale * (S - c * sum a);  y = H z * svh + bias
  *   experts  gate and up of every picked expert in one launch (SwiGLU and the operand of down inside), down in another
  *
- * A job is one matrix with up to 8 rows that use it. More rows: list the matrix again (the second read hits the cache).
+ *   gemm     the same sums for many rows: weights decoded once per tile of 64 rows to two signed digits (base 256) of
+ *            bytes - 510, multiplied as s8 with the two bytes of a value; the same integers, hence the same bits
+ *
+ * A job is one matrix and the rows that use it: up to 8 in rows and experts, any number in gemm.
  * Weights are in kernel order, exl3_kernel_order.h: [out/64][in/16][4 * k2 words][4 tiles], so that what a warp streams for 64
  * outputs is one contiguous run; 16-byte aligned. in and out are multiples of 128, in at most 16384.
  * Rates: 2, 3, 4, 5, 6 and 8 bits have their own loops, all others (1, 7, halves) a general one.
@@ -54,16 +57,23 @@ typedef struct exl3_gpu_scale {
 /* One job; an array of them lies in device memory, made by the host or by a kernel. */
 typedef struct exl3_gpu_job {
     exl3_gpu_matrix matrix;
-    uint32_t *operand;     /* integer rows [in/16][8 * row_cap words], 16-byte aligned */
+    const float *x; /* row i is x + (x_rows ? x_rows[i] : i) * x_stride */
+    const int32_t *x_rows;
+    int64_t x_stride; /* floats, a multiple of 4 */
+    uint32_t
+        *operand; /* integer rows, 16-byte aligned: rows and experts [in/16][8 * row_cap words],
+                            * gemm [in/32][row_cap][16 words] */
     exl3_gpu_scale *scale; /* [n_rows] */
     float *y; /* [n_rows], row stride y_stride; rows: the result. Experts' down: unused */
     int64_t y_stride;
-    int32_t n_rows;        /* 1..8 */
-    int32_t row_cap;       /* n_rows rounded up to 1, 2, 4 or 8 */
+    int32_t n_rows;        /* rows and experts: 1..8 */
+    int32_t row_cap;       /* n_rows rounded up to 1, 2, 4 or 8; gemm: to a multiple of 8 */
     int32_t first_sum;     /* accumulators begin at sums + first_sum; [n_rows][out] of them */
     int32_t first_counter; /* out/128 counters; gate and up of one expert share them */
     int32_t first_unit;    /* units of the jobs before this one */
     int32_t first_pair;    /* experts: index of row 0 in the list of (token, expert) pairs */
+    int32_t is_bf16;       /* round y (experts: and what lies between) to bf16 */
+    int32_t reserved;
 } exl3_gpu_job;
 
 /* A list of jobs in device memory. */
@@ -73,6 +83,20 @@ typedef struct exl3_gpu_list {
     int32_t reserved[2];
     exl3_gpu_job jobs[];
 } exl3_gpu_list;
+
+enum { EXL3_GPU_OWN_JOBS = 8, EXL3_GPU_TILE_ROWS = 64 };
+
+/* A short list that travels inside a launch. */
+typedef struct exl3_gpu_own_list {
+    int32_t n_jobs, n_units;
+    int32_t reserved[2];
+    exl3_gpu_job jobs[EXL3_GPU_OWN_JOBS];
+} exl3_gpu_own_list;
+
+/* Up to EXL3_GPU_TILE_ROWS rows of a job: what one block of gemm takes. */
+typedef struct exl3_gpu_tile {
+    int32_t job, row;
+} exl3_gpu_tile;
 
 /* Work space of the launchers. */
 typedef struct exl3_gpu_scratch {
@@ -95,25 +119,42 @@ static inline size_t exl3_gpu_operand_words(int in, int row_cap) {
     return (size_t)(in / 16) * 8 * (size_t)row_cap;
 }
 
+/* Words of the operand of a gemm job. */
+static inline size_t exl3_gpu_gemm_operand_words(int in, int row_cap) {
+    return (size_t)(in / 32) * 16 * (size_t)row_cap;
+}
+
 typedef struct exl3_gpu_rotate_args {
-    const exl3_gpu_list *list; /* device; writes operand and scale of every job */
-    const float *const *x;     /* device array [n_jobs] of row 0 of each job */
-    int64_t x_stride;          /* floats between rows of x */
-    int n_jobs, max_rows;      /* host's bounds: the grid */
-    int has_early_list;        /* the list is older than the kernel before this one */
+    const exl3_gpu_list *list;    /* device; writes operand and scale of every job */
+    const exl3_gpu_own_list *own; /* host, instead of list */
+    int n_jobs, max_rows;         /* host's bounds: the grid */
 } exl3_gpu_rotate_args;
 /* Rotates and quantises the rows of every job. */
 int exl3_gpu_rotate_run(const exl3_gpu_rotate_args *a, cudaStream_t stream, err *e);
 
 typedef struct exl3_gpu_rows_args {
-    const exl3_gpu_list *list; /* device */
+    const exl3_gpu_list *list;    /* device */
+    const exl3_gpu_own_list *own; /* host, instead of list */
     exl3_gpu_scratch scratch;
-    int max_units, max_rows; /* host's bounds, for the choice of variant */
-    int max_stage_bytes;     /* exl3_gpu_stage_bytes of the largest job */
-    int has_early_list;      /* weights may be fetched before the kernel before this one ends */
+    int max_rows;        /* host's bounds, for the choice of variant */
+    int max_stage_bytes; /* exl3_gpu_stage_bytes of the largest job */
+    int has_early_list;  /* weights may be fetched before the kernel before this one ends */
 } exl3_gpu_rows_args;
 /* y of every job. */
 int exl3_gpu_rows_run(const exl3_gpu_rows_args *a, cudaStream_t stream, err *e);
+
+typedef struct exl3_gpu_gemm_args {
+    const exl3_gpu_job *jobs;     /* device, with tiles */
+    const exl3_gpu_tile *tiles;   /* device [*n_tiles] */
+    const int32_t *n_tiles;       /* device */
+    const exl3_gpu_own_list *own; /* host, instead of these */
+    int max_tiles;                /* host's bound of *n_tiles; own: of tiles of one job */
+    int max_out, max_k2;          /* of all jobs */
+} exl3_gpu_gemm_args;
+/* Operand (gemm form) and scale of every row of every tile. */
+int exl3_gpu_gemm_rotate_run(const exl3_gpu_gemm_args *a, cudaStream_t stream, err *e);
+/* y of every tile. */
+int exl3_gpu_gemm_run(const exl3_gpu_gemm_args *a, cudaStream_t stream, err *e);
 
 typedef struct exl3_gpu_experts_args {
     const exl3_gpu_list *
@@ -130,7 +171,8 @@ typedef struct exl3_gpu_experts_args {
     float *y;               /* [n_tokens][out] */
     int n_tokens, n_choices;
     float limit; /* swiglu_limit */
-    int max_units, max_rows, max_stage_bytes;
+    int max_rows, max_stage_bytes;
+    int is_bf16;
 } exl3_gpu_experts_args;
 /* y[t] = sum over choices of down(weight * silu(min(gate, limit)) * clamp(up, +-limit)), in the order of pair_of. */
 int exl3_gpu_experts_run(const exl3_gpu_experts_args *a, cudaStream_t stream, err *e);

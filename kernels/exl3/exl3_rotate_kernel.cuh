@@ -11,10 +11,20 @@ constexpr int EXL3_ROTATE_WARPS = 16;
 constexpr int EXL3_ROTATE_BLOCKS = EXL3_MAX_IN / 128 / EXL3_ROTATE_WARPS; /* of a warp */
 
 struct exl3_rotate_params {
-    const exl3_gpu_list *list;
-    const float *const *x;
-    int64_t x_stride;
-    int has_early_list;
+    const exl3_gpu_list *list; /* NULL: own */
+    exl3_gpu_own_list own;
+};
+
+/* Row of a job's input. */
+__device__ __forceinline__ const float *exl3_input_row(const exl3_gpu_job &job, int row) {
+    return job.x + (int64_t)(job.x_rows == nullptr ? row : job.x_rows[row]) * job.x_stride;
+}
+
+/* The operand as rows and experts read it. */
+struct exl3_put_rows {
+    __device__ static int put(const exl3_gpu_job &job, int row, int at, float4 v, float inv) {
+        return exl3_put_operand(job.operand, job.row_cap, row, at, v, inv);
+    }
 };
 
 /* What the warps of a CTA tell each other. */
@@ -24,9 +34,10 @@ struct exl3_rotate_shared {
 };
 
 /* Rotates one row x [in] with suh into the operand of row of the job. All threads of the CTA. */
-template <class LOAD>
+template <class PUT>
 __device__ __forceinline__ void exl3_rotate_row(
-    const exl3_gpu_job &job, int row, exl3_rotate_shared &sh, LOAD load) {
+    const exl3_gpu_job &job, int row, exl3_rotate_shared &sh) {
+    const float *x = exl3_input_row(job, row);
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n_blocks = job.matrix.in / 128;
     float4 v[EXL3_ROTATE_BLOCKS];
     uint32_t most = 0;
@@ -35,7 +46,8 @@ __device__ __forceinline__ void exl3_rotate_row(
         const int b = warp + i * EXL3_ROTATE_WARPS;
         if (b >= n_blocks) continue;
         const int at = b * 128 + lane * 4;
-        v[i] = exl3_rotate(exl3_times(load(at), exl3_half4(job.matrix.suh + at)), lane);
+        v[i] = exl3_rotate(
+            exl3_times(__ldcg((const float4 *)(x + at)), exl3_half4(job.matrix.suh + at)), lane);
         most = max(most, exl3_magnitude(v[i]));
     }
     most = __reduce_max_sync(~0u, most);
@@ -48,7 +60,7 @@ __device__ __forceinline__ void exl3_rotate_row(
     for (int i = 0; i < EXL3_ROTATE_BLOCKS; i++) {
         const int b = warp + i * EXL3_ROTATE_WARPS;
         if (b >= n_blocks) continue;
-        sum += exl3_put_operand(job.operand, job.row_cap, row, b * 128 + lane * 4, v[i], range.inv);
+        sum += PUT::put(job, row, b * 128 + lane * 4, v[i], range.inv);
     }
     sum = __reduce_add_sync(~0u, sum);
     if (lane == 0) sh.sum[warp] = sum;
@@ -63,11 +75,11 @@ __global__ void __launch_bounds__(EXL3_ROTATE_WARPS * 32)
     __shared__ exl3_rotate_shared sh;
     ptx_wait_for_previous();
     ptx_release_next();
-    if (blockIdx.y >= p.list->n_jobs) return;
-    const exl3_gpu_job &job = p.list->jobs[blockIdx.y];
+    const exl3_gpu_list *list = p.list != nullptr ? p.list : (const exl3_gpu_list *)&p.own;
+    if ((int)blockIdx.y >= list->n_jobs) return;
+    const exl3_gpu_job &job = list->jobs[blockIdx.y];
     if ((int)blockIdx.x >= job.n_rows) return;
-    const float *x = p.x[blockIdx.y] + (int64_t)blockIdx.x * p.x_stride;
-    exl3_rotate_row(job, blockIdx.x, sh, [x](int at) { return __ldcg((const float4 *)(x + at)); });
+    exl3_rotate_row<exl3_put_rows>(job, blockIdx.x, sh);
 }
 
 #endif

@@ -255,7 +255,7 @@ __device__ __forceinline__ int exl3_job_of(const exl3_gpu_list *list, int n_jobs
     int found = 0;
     for (int j0 = 0; j0 < n_jobs; j0 += 32) {
         int j = j0 + (threadIdx.x & 31);
-        bool is_before = j < n_jobs && __ldcg(&list->jobs[j].first_unit) <= unit;
+        bool is_before = j < n_jobs && list->jobs[j].first_unit <= unit;
         unsigned b = __ballot_sync(~0u, is_before);
         if (b != 0) found = j0 + 31 - __clz(b);
         if (b != ~0u) break;
@@ -271,7 +271,7 @@ __device__ __forceinline__ const exl3_gpu_job *exl3_local_copy(
     const int n = (job1 - job0 + 1) * (int)(sizeof(exl3_gpu_job) / 8);
     const unsigned long long *from = (const unsigned long long *)(list->jobs + job0);
     for (int i = threadIdx.x; i < n; i += blockDim.x)
-        ((unsigned long long *)local)[i] = __ldcg(from + i);
+        ((unsigned long long *)local)[i] = from[i];
     return local - job0;
 }
 
@@ -335,15 +335,16 @@ __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
         ptx_wait_for_previous();
         ptx_release_next();
     }
-    const int n_jobs = __ldcg(&p.list->n_jobs), n_units = __ldcg(&p.list->n_units);
+    const exl3_gpu_list *list = exl3_list_of(p);
+    const int n_jobs = list->n_jobs, n_units = list->n_units;
     const int n_workers = gridDim.x * EXL3_WARPS, worker = blockIdx.x * EXL3_WARPS;
     const int2 mine = exl3_share(n_units, n_workers, worker + warp);
     const int2 cta = {exl3_share(n_units, n_workers, worker).x,
         exl3_share(n_units, n_workers, worker + EXL3_WARPS - 1).y};
     if (cta.x == cta.y) return; /* leaving counts as both signals */
-    const int job0 = exl3_job_of(p.list, n_jobs, cta.x);
-    const int job1 = exl3_job_of(p.list, n_jobs, cta.y - 1);
-    const exl3_gpu_job *jobs = exl3_local_copy(p.list, local_jobs, job0, job1);
+    const int job0 = exl3_job_of(list, n_jobs, cta.x);
+    const int job1 = exl3_job_of(list, n_jobs, cta.y - 1);
+    const exl3_gpu_job *jobs = exl3_local_copy(list, local_jobs, job0, job1);
     if (lane == 0) {
         for (int i = 0; i < p.n_stages; i++)
             ptx_barrier_init(ptx_shared(barriers + warp * EXL3_MAX_STAGES + i), 1);
@@ -354,7 +355,7 @@ __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
         ptx_shared(barriers + warp * EXL3_MAX_STAGES), (uint32_t)p.slot_bytes, (uint32_t)p.n_stages,
         0, 0};
     const int n_mine = mine.y - mine.x;
-    int job = exl3_job_of(p.list, n_jobs, mine.x);
+    int job = exl3_job_of(list, n_jobs, mine.x);
     exl3_feed feed;
     feed.jobs = jobs;
     if (n_mine > 0) feed.enter(job, mine.x - jobs[job].first_unit);

@@ -178,16 +178,17 @@ static void expert_call_init(
             weight[pair] = 0.25f;
         }
     }
+    for (int i = 0; i < 2 * n; i++) {
+        gate_up[i].x = x_of[i];
+        gate_up[i].x_stride = HIDDEN;
+    }
     fixture_list_init(&c->gate_up, gate_up, 2 * n, 1);
     fixture_list_init(&c->down, down, n, 0);
-    const float **x_list = device_new(sizeof *x_list * (size_t)(2 * n));
-    device_put(x_list, x_of, sizeof *x_list * (size_t)(2 * n));
     int *device_pair = device_new(sizeof pair_of);
     device_put(device_pair, pair_of, sizeof pair_of);
     float *device_weight = device_new(sizeof weight);
     device_put(device_weight, weight, sizeof weight);
-    c->rotate =
-        (exl3_gpu_rotate_args){c->gate_up.device, x_list, HIDDEN, 2 * n, c->gate_up.max_rows, 0};
+    c->rotate = (exl3_gpu_rotate_args){c->gate_up.device, NULL, 2 * n, c->gate_up.max_rows};
     c->experts = (exl3_gpu_experts_args){.gate_up = c->gate_up.device,
         .down = c->down.device,
         .scratch = {device_new(8 * (c->gate_up.n_sums + c->down.n_sums)),
@@ -203,7 +204,6 @@ static void expert_call_init(
         .n_tokens = n_tokens,
         .n_choices = CHOICES,
         .limit = 10.f,
-        .max_units = c->gate_up.n_units,
         .max_rows = c->gate_up.max_rows,
         .max_stage_bytes = c->gate_up.max_stage_bytes};
     for (int j = 0; j < n; j++) {
@@ -262,15 +262,15 @@ static void bench_linear(int in, int out, int k2, int n_rows) {
     for (int c = 0; c < CALLS; c++) {
         fixture_list list;
         exl3_gpu_job job = {.matrix = matrix_new(in, out, k2),
+            .x = x,
+            .x_stride = in,
             .n_rows = n_rows,
             .y_stride = out,
             .y = device_new(sizeof(float) * 8 * (size_t)out)};
         fixture_list_init(&list, &job, 1, 0);
-        const float **x_list = device_new(sizeof *x_list);
-        device_put(x_list, &x, sizeof x);
-        b.rotate[c] = (exl3_gpu_rotate_args){list.device, x_list, in, 1, n_rows, 0};
-        b.rows[c] = (exl3_gpu_rows_args){list.device,
-            {device_new(8 * list.n_sums), device_new(4 * list.n_counters)}, list.n_units, n_rows,
+        b.rotate[c] = (exl3_gpu_rotate_args){list.device, NULL, 1, n_rows};
+        b.rows[c] = (exl3_gpu_rows_args){list.device, NULL,
+            {device_new(8 * list.n_sums), device_new(4 * list.n_counters)}, n_rows,
             list.max_stage_bytes, 1};
     }
     b.has_rotate = 0;

@@ -49,16 +49,15 @@ static void run_list(const linear_case *c, int n, int has_bias) {
         device_put(device_x[i], x[i], bytes);
         jobs[i].matrix = m[i].device;
         jobs[i].n_rows = c[i].n_rows;
+        jobs[i].x = device_x[i];
+        jobs[i].x_stride = stride;
         jobs[i].y = device_new(sizeof(float) * (size_t)(c[i].out * c[i].n_rows));
         jobs[i].y_stride = c[i].out;
     }
     fixture_list_init(&list, jobs, n, 0);
-    const float **x_list = device_new(sizeof *x_list * (size_t)n);
-    device_put(x_list, device_x, sizeof *x_list * (size_t)n);
     exl3_gpu_scratch scratch = {device_new(8 * list.n_sums), device_new(4 * list.n_counters)};
-    exl3_gpu_rotate_args rotate = {list.device, x_list, stride, n, list.max_rows, 0};
-    exl3_gpu_rows_args rows = {
-        list.device, scratch, list.n_units, list.max_rows, list.max_stage_bytes, 0};
+    exl3_gpu_rotate_args rotate = {list.device, NULL, n, list.max_rows};
+    exl3_gpu_rows_args rows = {list.device, NULL, scratch, list.max_rows, list.max_stage_bytes, 0};
     for (int turn = 0; turn < 3; turn++) { /* counters and sums must be left clean */
         rows.has_early_list = turn == 2;
         assert_int_equal(exl3_gpu_rotate_run(&rotate, NULL, &e), OK);
@@ -92,7 +91,6 @@ static void run_list(const linear_case *c, int n, int has_bias) {
         fixture_matrix_release(&m[i]);
     }
     fixture_list_release(&list);
-    device_free(x_list);
     device_free(scratch.sums);
     device_free(scratch.counters);
 }
@@ -143,15 +141,17 @@ static void test_not_finite(void **state) {
     x[512 + 200] = -INFINITY;
     float *device_x = device_new(sizeof x);
     device_put(device_x, x, sizeof x);
-    exl3_gpu_job job = {
-        .matrix = m.device, .n_rows = 3, .y = device_new(sizeof y), .y_stride = 128};
+    exl3_gpu_job job = {.matrix = m.device,
+        .x = device_x,
+        .x_stride = 256,
+        .n_rows = 3,
+        .y = device_new(sizeof y),
+        .y_stride = 128};
     fixture_list list;
     fixture_list_init(&list, &job, 1, 0);
-    const float **x_list = device_new(sizeof *x_list);
-    device_put(x_list, &device_x, sizeof *x_list);
     exl3_gpu_scratch scratch = {device_new(8 * list.n_sums), device_new(4 * list.n_counters)};
-    exl3_gpu_rotate_args rotate = {list.device, x_list, 256, 1, 3, 0};
-    exl3_gpu_rows_args rows = {list.device, scratch, list.n_units, 3, list.max_stage_bytes, 0};
+    exl3_gpu_rotate_args rotate = {list.device, NULL, 1, 3};
+    exl3_gpu_rows_args rows = {list.device, NULL, scratch, 3, list.max_stage_bytes, 0};
     assert_int_equal(exl3_gpu_rotate_run(&rotate, NULL, &e), OK);
     assert_int_equal(exl3_gpu_rows_run(&rows, NULL, &e), OK);
     device_get(y, job.y, sizeof y);
@@ -160,7 +160,6 @@ static void test_not_finite(void **state) {
         assert_true(isnan(y[i]));
     device_free(job.y);
     device_free(device_x);
-    device_free(x_list);
     fixture_list_release(&list);
     device_free(scratch.sums);
     device_free(scratch.counters);
@@ -239,8 +238,12 @@ static void gpu_tokens(const expert_set *s, int t0, int n, float *y) {
         down_list.jobs[j].first_counter += (int32_t)gate_up_list.n_counters;
     }
     device_put(down_list.device->jobs, down_list.jobs, sizeof *down_list.jobs * (size_t)n_jobs);
-    const float **x_list = device_new(sizeof x_of);
-    device_put(x_list, x_of, sizeof *x_of * (size_t)(2 * n_jobs));
+    for (int j = 0; j < 2 * n_jobs; j++) {
+        gate_up_list.jobs[j].x = x_of[j];
+        gate_up_list.jobs[j].x_stride = D;
+    }
+    device_put(gate_up_list.device->jobs, gate_up_list.jobs,
+        sizeof *gate_up_list.jobs * 2 * (size_t)n_jobs);
     float *device_weight = device_new(sizeof weight),
           *device_y = device_new(sizeof(float) * TOKENS * D);
     int *device_pair = device_new(sizeof pair_of);
@@ -264,11 +267,9 @@ static void gpu_tokens(const expert_set *s, int t0, int n, float *y) {
         .n_tokens = n,
         .n_choices = CHOICES,
         .limit = LIMIT,
-        .max_units = gate_up_list.n_units,
         .max_rows = gate_up_list.max_rows,
         .max_stage_bytes = most};
-    exl3_gpu_rotate_args rotate = {
-        gate_up_list.device, x_list, D, 2 * n_jobs, gate_up_list.max_rows, 0};
+    exl3_gpu_rotate_args rotate = {gate_up_list.device, NULL, 2 * n_jobs, gate_up_list.max_rows};
     err e = ERR_INIT;
     float first[TOKENS * D];
     for (int turn = 0; turn < 3; turn++) {
@@ -281,7 +282,7 @@ static void gpu_tokens(const expert_set *s, int t0, int n, float *y) {
         assert_memory_equal(first, y, sizeof(float) * (size_t)(n * D));
     }
     void *used[] = {a.scratch.sums, a.scratch.counters, a.hidden, a.row_max, a.row_counter,
-        a.block_counter, a.part, device_weight, device_y, device_pair, (void *)x_list};
+        a.block_counter, a.part, device_weight, device_y, device_pair};
     for (size_t i = 0; i < sizeof used / sizeof *used; i++)
         device_free(used[i]);
     for (int j = 0; j < 2 * n_jobs; j++)

@@ -35,7 +35,8 @@ void probe_slot(model *m, int slot, int first_page, int n_tokens);
 const float *probe_step(model *m, int slot, const int32_t *tokens, int n, plan_kind kind);
 /* Index of the largest value, the lower one on a tie. */
 int32_t probe_argmax(const float *x, int n);
-/* Opens or ends the program with the error. */
+/* Opens or ends the program with the error. The environment variable TANDEM_TEST_BACKEND names the
+ * back end when the options name none. */
 model *probe_open(const model_options *o);
 
 /* A golden folder holds result tensors beside the weights, so a model is opened from a temporary

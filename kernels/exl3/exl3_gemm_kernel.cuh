@@ -1,0 +1,288 @@
+/*
+ * Many rows on one matrix: 128 outputs by up to 64 rows a block, weights decoded in the loop.
+ *
+ *   warp    16 outputs; its tile of every 16-input slice is decoded in registers, straight into the A fragments of
+ *           m16n8k32: b - 510 = 256 h + l with signed bytes h and l (b: the sum of four bytes)
+ *   rows    operand bytes (a = 256 hi + lo) in shared memory, shared by the eight warps; one 16-byte load a lane
+ *   sums    h.hi, h.lo + l.hi and l.lo in three sets of 32-bit sums (|h.lo + l.hi| <= 16512 a value, in <= 16384)
+ *   ring    stages of 64 inputs, filled by bulk copies; a block barrier a stage
+ *   end     z = scale (65536 hh + 256 mid + ll - offset A), rotation of the 128 outputs in shared memory, svh, bias
+ *
+ * The sums are those of the rows kernel (S - 510 A), so the bits are the same for any split into rows. About 170
+ * registers, 4 stages of 512 k2 + 8192 bytes. Limited by integer MMA (4 products) and decode, about 1:1 at 64 rows.
+ */
+#ifndef KERNELS_EXL3_GEMM_KERNEL_CUH
+#define KERNELS_EXL3_GEMM_KERNEL_CUH
+
+#include "kernels/device.cuh"
+#include "kernels/exl3/exl3_rotate_kernel.cuh"
+
+constexpr int EXL3_GEMM_WARPS = 8;
+constexpr int EXL3_GEMM_STAGES = 4;
+constexpr int EXL3_GEMM_ROWS = EXL3_GPU_TILE_ROWS;
+constexpr int EXL3_GEMM_COLUMNS = EXL3_GEMM_ROWS / 8; /* MMA tiles of 8 rows */
+constexpr int EXL3_GEMM_PITCH = 132;                  /* floats between rows of the output block */
+
+struct exl3_gemm_params {
+    exl3_powers powers;
+    const exl3_gpu_job *jobs;
+    const exl3_gpu_tile *tiles; /* NULL: own, rows by blockIdx.y, jobs by blockIdx.z */
+    const int32_t *n_tiles;
+    int stage_bytes;
+    exl3_gpu_own_list own;
+};
+
+constexpr int exl3_gemm_stage_bytes(int k2) {
+    return 2 * 4 * 64 * k2 + 2 * EXL3_GEMM_ROWS * 64;
+}
+constexpr size_t exl3_gemm_shared_bytes(int k2) {
+    const int ring = EXL3_GEMM_STAGES * exl3_gemm_stage_bytes(k2);
+    const int out = EXL3_GEMM_ROWS * EXL3_GEMM_PITCH * 4;
+    return (size_t)(ring > out ? ring : out);
+}
+
+/* Job and first row of this block; NULL: nothing to do. */
+__device__ __forceinline__ const exl3_gpu_job *exl3_gemm_job(const exl3_gemm_params &p, int &row) {
+    if (p.tiles == nullptr) {
+        const exl3_gpu_job *job = p.own.jobs + blockIdx.z;
+        row = blockIdx.y * EXL3_GEMM_ROWS;
+        return row < job->n_rows ? job : nullptr;
+    }
+    if ((int)blockIdx.y >= *p.n_tiles) return nullptr;
+    const exl3_gpu_tile t = p.tiles[blockIdx.y];
+    row = t.row;
+    return p.jobs + t.job;
+}
+
+/* The operand as this kernel reads it: [in/32][row_cap][4 lanes][hi, hi of the next slice, lo, lo]. */
+struct exl3_put_gemm {
+    __device__ static int put(const exl3_gpu_job &job, int row, int at, float4 v, float inv) {
+        const float f[4] = {v.x, v.y, v.z, v.w};
+        int hi[4], lo[4], sum = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int a = __float2int_rn(f[i] * inv);
+            hi[i] = (a + 128) >> 8;
+            lo[i] = a - hi[i] * 256;
+            sum += a;
+        }
+        const int slice = (at >> 4) & 1, q = (at >> 2) & 3, t = 2 * (q & 1);
+        unsigned short *o = (unsigned short *)job.operand +
+                            ((size_t)(at >> 5) * job.row_cap + row) * 32 + t * 8 + slice * 2 +
+                            (q >> 1);
+        o[0] = (unsigned short)((hi[0] & 255) | (hi[1] & 255) << 8);
+        o[8] = (unsigned short)((hi[2] & 255) | (hi[3] & 255) << 8);
+        o[4] = (unsigned short)((lo[0] & 255) | (lo[1] & 255) << 8);
+        o[12] = (unsigned short)((lo[2] & 255) | (lo[3] & 255) << 8);
+        return sum;
+    }
+};
+
+__global__ void __launch_bounds__(EXL3_ROTATE_WARPS * 32)
+    exl3_gemm_rotate_kernel(const __grid_constant__ exl3_gemm_params p) {
+    __shared__ exl3_rotate_shared sh;
+    ptx_wait_for_previous();
+    ptx_release_next();
+    int row = 0;
+    const exl3_gpu_job *job = exl3_gemm_job(p, row);
+    if (job == nullptr || row + (int)blockIdx.x >= job->n_rows) return;
+    exl3_rotate_row<exl3_put_gemm>(*job, row + blockIdx.x, sh);
+}
+
+/* Two digits of four weights each: low bytes and high bytes of b - 510. */
+__device__ __forceinline__ void exl3_digits(const uint32_t *s, uint32_t &low, uint32_t &high) {
+    uint32_t v[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        v[i] = __dp4a(s[i] * EXL3_MUL1_MULTIPLIER, 0x01010101u, (uint32_t)(128 - 510));
+    const uint32_t a = __byte_perm(v[0], v[1], 0x5140), b = __byte_perm(v[2], v[3], 0x5140);
+    low = __byte_perm(a, b, 0x5410) ^ 0x80808080u;
+    high = __byte_perm(a, b, 0x7632);
+}
+
+/* States of a warp's tile of one slice; words: of the strip's slice, tile: which of its four. */
+template <int K>
+__device__ __forceinline__ void exl3_gemm_states(
+    uint32_t words, int tile, int k2, int lane, const exl3_powers &powers, uint32_t (&s)[8]) {
+    if constexpr (K != 0) {
+        const exl3_lane<K> l(lane);
+        const uint32_t at = words + tile * 4;
+        const uint32_t lo = ptx_load_shared_4(at + l.i0 * 16),
+                       mid = ptx_load_shared_4(at + l.i1 * 16);
+        uint32_t hi = mid;
+        if constexpr (exl3_lane<K>::HAS_THREE) hi = ptx_load_shared_4(at + l.i2 * 16);
+        exl3_states<K>(hi, mid, lo, l.shift, powers, s);
+    } else {
+        const int n_words = 4 * k2;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const int p = lane * 8 + j, end = (p >> 1) * k2 + ((p & 1) ? k2 : k2 >> 1);
+            const int i0 = (end + 32 * n_words - 1) / 32 % n_words,
+                      i1 = (i0 + n_words - 1) % n_words;
+            const int shift = (32 * (i0 + 1) - end) & 31;
+            const uint32_t at = words + tile * 4;
+            s[j] = __funnelshift_r(
+                       ptx_load_shared_4(at + i0 * 16), ptx_load_shared_4(at + i1 * 16), shift) &
+                   0xffffu;
+        }
+    }
+}
+
+typedef int exl3_gemm_sums[3][EXL3_GEMM_COLUMNS][4];
+
+/* 64 inputs: weights at words (this warp's strip), rows at operand. */
+template <int K>
+__device__ __forceinline__ void exl3_gemm_stage(exl3_gemm_sums &acc, uint32_t words,
+    uint32_t operand, int n_rows, int k2, const exl3_powers &powers) {
+    const int lane = threadIdx.x & 31, tile = (threadIdx.x >> 5) & 3;
+#pragma unroll
+    for (int pair = 0; pair < 2; pair++) {
+        uint32_t s[8], l[4], h[4];
+        exl3_gemm_states<K>(words + (2 * pair) * 64 * k2, tile, k2, lane, powers, s);
+        exl3_digits(s, l[0], h[0]);
+        exl3_digits(s + 4, l[1], h[1]);
+        exl3_gemm_states<K>(words + (2 * pair + 1) * 64 * k2, tile, k2, lane, powers, s);
+        exl3_digits(s, l[2], h[2]);
+        exl3_digits(s + 4, l[3], h[3]);
+        const uint32_t at = operand + pair * EXL3_GEMM_ROWS * 64 + lane * 16;
+#pragma unroll
+        for (int q = 0; q < EXL3_GEMM_COLUMNS; q++) {
+            if (q * 8 >= n_rows) break;
+            const uint4 b = ptx_load_shared_16(at + q * 512);
+            ptx_mma_s8s8(acc[0][q], h[0], h[1], h[2], h[3], b.x, b.y);
+            ptx_mma_s8s8(acc[1][q], h[0], h[1], h[2], h[3], b.z, b.w);
+            ptx_mma_s8s8(acc[1][q], l[0], l[1], l[2], l[3], b.x, b.y);
+            ptx_mma_s8s8(acc[2][q], l[0], l[1], l[2], l[3], b.z, b.w);
+        }
+    }
+}
+
+/* Filling of the ring; one thread. */
+struct exl3_gemm_feed {
+    const char *words[2], *operand; /* two strips; rows of the tile */
+    uint32_t word_bytes, operand_bytes, operand_stride;
+
+    __device__ void fetch(uint32_t to, uint32_t barrier, int stage) const {
+        ptx_barrier_expect(barrier, 2 * word_bytes + 2 * operand_bytes);
+        ptx_bulk_copy(to, words[0] + (size_t)stage * word_bytes, word_bytes, barrier);
+        ptx_bulk_copy(to + word_bytes, words[1] + (size_t)stage * word_bytes, word_bytes, barrier);
+        const char *from = operand + (size_t)stage * 2 * operand_stride;
+        const uint32_t rows_at = to + 2 * word_bytes;
+        ptx_bulk_copy(rows_at, from, operand_bytes, barrier);
+        ptx_bulk_copy(rows_at + EXL3_GEMM_ROWS * 64, from + operand_stride, operand_bytes, barrier);
+    }
+};
+
+template <int K>
+__device__ __forceinline__ void exl3_gemm_loop(exl3_gemm_sums &acc, const exl3_gpu_job &job,
+    const exl3_gemm_feed &feed, uint32_t ring, uint32_t barriers, int2 rows_bytes,
+    const exl3_powers &powers) {
+    const int n_stages = job.matrix.in / 64, k2 = job.matrix.k2, strip = threadIdx.x >> 7;
+    const int n_rows = rows_bytes.x, stage_bytes = rows_bytes.y;
+#pragma unroll 1
+    for (int i = 0; i < n_stages; i++) {
+        const int slot = i % EXL3_GEMM_STAGES;
+        const uint32_t at = ring + slot * stage_bytes, barrier = barriers + 8 * slot;
+        ptx_barrier_wait(barrier, (i / EXL3_GEMM_STAGES) & 1);
+        exl3_gemm_stage<K>(
+            acc, at + strip * feed.word_bytes, at + 2 * feed.word_bytes, n_rows, k2, powers);
+        __syncthreads();
+        if (threadIdx.x == 0 && i + EXL3_GEMM_STAGES < n_stages)
+            feed.fetch(at, barrier, i + EXL3_GEMM_STAGES);
+    }
+}
+
+/* Sums of this warp to floats in the block's output [row][128]. */
+__device__ __forceinline__ void exl3_gemm_put(
+    const exl3_gemm_sums &acc, const exl3_gpu_scale *scale, int n_rows, float *out) {
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, first = threadIdx.x / 32 * 16;
+#pragma unroll
+    for (int q = 0; q < EXL3_GEMM_COLUMNS; q++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = q * 8 + 2 * t + (i & 1), column = first + g + (i >> 1) * 8;
+            if (row >= n_rows) continue;
+            const long long s =
+                65536ll * acc[0][q][i] + 256ll * acc[1][q][i] + (long long)acc[2][q][i];
+            const exl3_gpu_scale r = scale[row];
+            out[row * EXL3_GEMM_PITCH + column] =
+                fmaf(-EXL3_MUL1_OFFSET, (float)r.sum, (float)s) * (EXL3_MUL1_SCALE * r.scale);
+        }
+}
+
+__global__ void __launch_bounds__(EXL3_GEMM_WARPS * 32, 1)
+    exl3_gemm_kernel(const __grid_constant__ exl3_gemm_params p) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    __shared__ __align__(8) unsigned long long barriers[EXL3_GEMM_STAGES];
+    ptx_wait_for_previous();
+    ptx_release_next();
+    int row0 = 0;
+    const exl3_gpu_job *found = exl3_gemm_job(p, row0);
+    if (found == nullptr || (int)blockIdx.x * 128 >= found->matrix.out) return;
+    const exl3_gpu_job &job = *found;
+    const int n_rows = min(EXL3_GEMM_ROWS, job.n_rows - row0), in = job.matrix.in;
+    const int k2 = job.matrix.k2, block = blockIdx.x;
+    exl3_gemm_feed feed;
+    feed.word_bytes = 4 * 64 * k2;
+    feed.operand_bytes = (n_rows + 7) / 8 * 8 * 64;
+    feed.operand_stride = (uint32_t)job.row_cap * 64;
+    feed.words[0] = (const char *)job.matrix.words + (size_t)(2 * block) * (in / 16) * 64 * k2;
+    feed.words[1] = feed.words[0] + (size_t)(in / 16) * 64 * k2;
+    feed.operand = (const char *)job.operand + (size_t)row0 * 64;
+    const uint32_t ring = ptx_shared(shared), first_barrier = ptx_shared(barriers);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < EXL3_GEMM_STAGES; i++)
+            ptx_barrier_init(first_barrier + 8 * i, 1);
+        ptx_barrier_init_fence();
+        for (int i = 0; i < min(EXL3_GEMM_STAGES, in / 64); i++)
+            feed.fetch(ring + i * p.stage_bytes, first_barrier + 8 * i, i);
+    }
+    __syncthreads();
+    exl3_gemm_sums acc;
+#pragma unroll
+    for (int i = 0; i < 12 * EXL3_GEMM_COLUMNS; i++)
+        (&acc[0][0][0])[i] = 0;
+    const int2 sizes = make_int2(n_rows, p.stage_bytes);
+    switch (k2) {
+    case 4:
+        exl3_gemm_loop<2>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        break;
+    case 6:
+        exl3_gemm_loop<3>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        break;
+    case 8:
+        exl3_gemm_loop<4>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        break;
+    case 10:
+        exl3_gemm_loop<5>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        break;
+    case 12:
+        exl3_gemm_loop<6>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        break;
+    case 16:
+        exl3_gemm_loop<8>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        break;
+    default:
+        exl3_gemm_loop<0>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        break;
+    }
+    float *out = (float *)shared;
+    exl3_gemm_put(acc, job.scale + row0, n_rows, out);
+    __syncthreads();
+    const int lane = threadIdx.x & 31, at = block * 128 + lane * 4;
+    const float4 svh = exl3_half4(job.matrix.svh + at);
+    float4 bias = make_float4(0.f, 0.f, 0.f, 0.f);
+    if (job.matrix.bias != nullptr) bias = exl3_half4(job.matrix.bias + at);
+    for (int r = threadIdx.x >> 5; r < n_rows; r += EXL3_GEMM_WARPS) {
+        float4 y = *(const float4 *)(out + r * EXL3_GEMM_PITCH + lane * 4);
+        y = exl3_times(exl3_rotate(y, lane), svh);
+        if (job.matrix.bias != nullptr)
+            y = make_float4(y.x + bias.x, y.y + bias.y, y.z + bias.z, y.w + bias.w);
+        const bool is_bf16 = job.is_bf16 != 0;
+        y = make_float4(bf16_near_if(is_bf16, y.x), bf16_near_if(is_bf16, y.y),
+            bf16_near_if(is_bf16, y.z), bf16_near_if(is_bf16, y.w));
+        *(float4 *)(job.y + (row0 + r) * job.y_stride + at) = y;
+    }
+}
+
+#endif

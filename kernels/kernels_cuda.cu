@@ -1,0 +1,235 @@
+#include <cstring>
+
+#include "kernels/linear/linear_gpu.h"
+
+/* ---- memory ---- */
+
+static void *cuda_mem_new(size_t bytes) {
+    void *p = NULL;
+    if (cudaMalloc(&p, bytes == 0 ? 64 : bytes) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return NULL;
+    }
+    /* Complete before the context's stream, which does not wait for the default one, touches it. */
+    if (cudaMemset(p, 0, bytes == 0 ? 64 : bytes) != cudaSuccess ||
+        cudaDeviceSynchronize() != cudaSuccess) {
+        (void)cudaFree(p);
+        return NULL;
+    }
+    return p;
+}
+
+static void cuda_mem_free(void *p) {
+    (void)cudaFree(p);
+}
+
+void *cuda_slab_take(cuda_device *d, size_t bytes) {
+    bytes = (bytes + 255) / 256 * 256;
+    if (bytes > d->slab_left) {
+        const size_t size = bytes > CUDA_SLAB_BYTES ? bytes : (size_t)CUDA_SLAB_BYTES;
+        void *slab = NULL;
+        if (cudaMalloc(&slab, size) != cudaSuccess) {
+            (void)cudaGetLastError();
+            return NULL;
+        }
+        if (d->n_slabs == d->cap_slabs) {
+            d->cap_slabs = d->cap_slabs == 0 ? 64 : 2 * d->cap_slabs;
+            d->slabs = (void **)mem_realloc(d->slabs, d->cap_slabs * sizeof(*d->slabs));
+        }
+        d->slabs[d->n_slabs++] = slab;
+        d->slab = (char *)slab;
+        d->slab_left = size;
+    }
+    void *p = d->slab;
+    d->slab += bytes;
+    d->slab_left -= bytes;
+    return p;
+}
+
+void *cuda_keep(cuda_device *d, size_t bytes) {
+    if (d->n_kept == d->cap_kept) {
+        d->cap_kept = d->cap_kept == 0 ? 64 : 2 * d->cap_kept;
+        d->kept = (void **)mem_realloc(d->kept, d->cap_kept * sizeof(*d->kept));
+    }
+    void *p = mem_alloc(bytes);
+    d->kept[d->n_kept++] = p;
+    return p;
+}
+
+/* ---- open and close ---- */
+
+static void cuda_close(kernel_context *k) {
+    cuda_device *d = cuda_of(k);
+    if (d == NULL) return;
+    if (d->stream != NULL) {
+        (void)cudaStreamSynchronize(d->stream);
+        (void)cudaStreamDestroy(d->stream);
+    }
+    for (size_t i = 0; i < d->n_slabs; i++)
+        (void)cudaFree(d->slabs[i]);
+    mem_free(d->slabs);
+    for (size_t i = 0; i < d->n_kept; i++)
+        mem_free(d->kept[i]);
+    mem_free(d->kept);
+    (void)cudaFree(d->sums);
+    (void)cudaFree(d->counters);
+    (void)cudaFreeHost(d->staging);
+    mem_free(d);
+    k->device = NULL;
+    k->stream = NULL;
+}
+
+static int check_device(cuda_device *d, err *e) {
+    cudaDeviceProp p;
+    int n = 0;
+    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
+        (void)cudaGetLastError();
+        return err_set(e, ERR_DEVICE,
+            "no usable NVIDIA GPU: none is present or the driver is older than this program's CUDA "
+            "%d.%d; check nvidia-smi, or start with the CPU engine",
+            CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    }
+    int rc = cuda_check(e, cudaGetDevice(&d->id), "choosing the GPU");
+    if (rc == OK) rc = cuda_check(e, cudaGetDeviceProperties(&p, d->id), "reading the GPU");
+    if (rc != OK) return rc;
+    if (p.major < 9)
+        return err_set(e, ERR_UNSUPPORTED,
+            "GPU %s has compute capability %d.%d; this program needs 9.0 or 12.1", p.name, p.major,
+            p.minor);
+    d->n_sms = p.multiProcessorCount;
+    d->shared_bytes = (int)p.sharedMemPerBlockOptin;
+    return OK;
+}
+
+static int cuda_open(kernel_context *k, err *e) {
+    cuda_device *d = (cuda_device *)mem_alloc(sizeof(*d));
+    k->device = d;
+    int rc = check_device(d, e);
+    if (rc == OK)
+        rc = cuda_check(
+            e, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "making a stream");
+    if (rc == OK)
+        rc = cuda_check(e, cudaMallocHost((void **)&d->staging, CUDA_STAGING_BYTES),
+            "pinned memory for copies");
+    if (rc == OK) {
+        d->sums = (int64_t *)cuda_mem_new((size_t)EXL3_GPU_MAX_SUMS * sizeof(int64_t));
+        d->counters = (int32_t *)cuda_mem_new((size_t)EXL3_GPU_MAX_COUNTERS * sizeof(int32_t));
+        if (d->sums == NULL || d->counters == NULL)
+            rc = err_set(e, ERR_MEMORY, "no device memory for work areas of 33 MiB");
+    }
+    if (rc != OK) {
+        cuda_close(k);
+        return rc;
+    }
+    k->stream = d->stream;
+    return OK;
+}
+
+/* ---- copies ---- */
+
+static void note(kernel_context *k, cudaError_t code, const char *what) {
+    if (k->rc == OK) k->rc = cuda_check(&k->error, code, what);
+}
+
+static void cuda_wait(kernel_context *k) {
+    note(k, cudaStreamSynchronize(cuda_of(k)->stream), "waiting for the GPU");
+}
+
+static bool is_device_memory(const void *p) {
+    cudaPointerAttributes a;
+    if (cudaPointerGetAttributes(&a, p) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return false;
+    }
+    return a.type == cudaMemoryTypeDevice || a.type == cudaMemoryTypeManaged;
+}
+
+/* From host memory through the pinned ring; when the ring is full the copies in it are waited for. */
+static void copy_from_host(kernel_context *k, char *to, const char *from, size_t bytes) {
+    cuda_device *d = cuda_of(k);
+    while (bytes > 0 && k->rc == OK) {
+        if (d->staging_at == CUDA_STAGING_BYTES) {
+            cuda_wait(k);
+            d->staging_at = 0;
+        }
+        const size_t room = CUDA_STAGING_BYTES - d->staging_at, n = bytes < room ? bytes : room;
+        char *at = d->staging + d->staging_at;
+        memcpy(at, from, n);
+        note(
+            k, cudaMemcpyAsync(to, at, n, cudaMemcpyHostToDevice, d->stream), "copying to the GPU");
+        d->staging_at += n;
+        to += n;
+        from += n;
+        bytes -= n;
+    }
+}
+
+static void cuda_copy(kernel_context *k, void *to, const void *from, size_t bytes) {
+    if (k->rc != OK || bytes == 0) return;
+    if (!is_device_memory(from)) {
+        copy_from_host(k, (char *)to, (const char *)from, bytes);
+        return;
+    }
+    note(k, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_of(k)->stream), "copying");
+}
+
+static void cuda_fetch(kernel_context *k, void *to, const void *from, size_t bytes) {
+    cuda_copy(k, to, from, bytes);
+    if (k->rc == OK) cuda_wait(k);
+}
+
+static size_t cuda_scratch_bytes(const kernel_limits *l) {
+    return linear_cuda_scratch_bytes(l->n_jobs, l->n_rows, l->max_in, l->max_out);
+}
+
+static kernels make_table() {
+    kernels t = {};
+    t.name = "cuda";
+    t.is_host = false;
+    t.open = cuda_open;
+    t.close = cuda_close;
+    t.mem_new = cuda_mem_new;
+    t.mem_free = cuda_mem_free;
+    t.copy = cuda_copy;
+    t.fetch = cuda_fetch;
+    t.wait = cuda_wait;
+    t.round = round_cuda;
+    t.packed_new = linear_cuda_packed_new;
+    t.packed_free = linear_cuda_packed_free;
+    t.expert_table = moe_cuda_table_new;
+    t.moe_work_bytes = moe_cuda_work_bytes;
+    t.scratch_bytes = cuda_scratch_bytes;
+    t.embed = embed_cuda;
+    t.lookup = lookup_cuda;
+    t.gather = gather_cuda;
+    t.rmsnorm = rmsnorm_cuda;
+    t.linear = linear_cuda;
+    t.rope_table = rope_table_cuda;
+    t.rope = rope_cuda;
+    t.mhc_mix = mhc_mix_cuda;
+    t.mhc_collapse = mhc_collapse_cuda;
+    t.mhc_expand = mhc_expand_cuda;
+    t.mhc_mean = mhc_mean_cuda;
+    t.kv_pack = kv_pack_cuda;
+    t.kv_unpack = kv_unpack_cuda;
+    t.kv_ring_write = kv_ring_write_cuda;
+    t.kv_page_write = kv_page_write_cuda;
+    t.compress_pair = compress_pair_cuda;
+    t.compress_tail_write = compress_tail_write_cuda;
+    t.indexer = indexer_cuda;
+    t.attn = attn_cuda;
+    t.router = router_cuda;
+    t.moe = moe_cuda;
+    t.engram_decode = engram_decode_cuda;
+    t.engram_gate = engram_gate_cuda;
+    t.finite = finite_cuda;
+    t.argmax = argmax_cuda;
+    t.add = add_cuda;
+    t.join = join_cuda;
+    return t;
+}
+
+const kernels *kernels_cuda(void) {
+    static const kernels table = make_table();
+    return &table;
+}

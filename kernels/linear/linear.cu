@@ -1,0 +1,218 @@
+#include "kernels/linear/linear_kernel.cuh"
+
+/* What linear_weight.packed points to. */
+typedef struct packed_matrix {
+    exl3_gpu_matrix m;
+} packed_matrix;
+
+gpu_matrix linear_gpu_matrix(const linear_weight *w) {
+    gpu_matrix m = {};
+    m.n_in = w->n_in;
+    m.n_out = w->n_out;
+    if (w->form == MATRIX_EXL3) {
+        m.packed = ((const packed_matrix *)w->packed)->m;
+        return m;
+    }
+    m.data = w->data;
+    m.row_stride = (int64_t)w->row_stride;
+    m.is_bf16 = w->form == MATRIX_BF16;
+    return m;
+}
+
+/* ---- packing ---- */
+
+static int upload_vector(cuda_device *d, const void *from, int n, const uint16_t **out, err *e) {
+    if (from == NULL) return OK;
+    void *to = cuda_slab_take(d, (size_t)n * 2);
+    if (to == NULL) return err_set(e, ERR_MEMORY, "no device memory for a vector of %d values", n);
+    *out = (const uint16_t *)to;
+    return cuda_check(e, cudaMemcpy(to, from, (size_t)n * 2, cudaMemcpyDefault), "EXL3 vector");
+}
+
+int linear_cuda_packed_new(kernel_context *k, const exl3_matrix *m, const void **out, err *e) {
+    cuda_device *d = cuda_of(k);
+    *out = NULL;
+    if (m->codebook != EXL3_MUL1)
+        return err_set(e, ERR_UNSUPPORTED,
+            "the GPU engine reads EXL3 weights of the mul1 codebook only; this matrix (%d x %d) has "
+            "another one: use a pack made with mul1, or the CPU engine",
+            m->in, m->out);
+    const size_t bytes = exl3_trellis_bytes(m->in, m->out, m->k2);
+    uint32_t *words = (uint32_t *)mem_try_alloc(bytes);
+    void *to = cuda_slab_take(d, bytes);
+    if (words == NULL || to == NULL) {
+        mem_free(words);
+        return err_set(e, ERR_MEMORY, "no memory for an EXL3 matrix of %zu KiB", bytes >> 10);
+    }
+    packed_matrix *p = (packed_matrix *)mem_alloc(sizeof(*p));
+    p->m.words = (const uint32_t *)to;
+    p->m.in = m->in;
+    p->m.out = m->out;
+    p->m.k2 = m->k2;
+    int rc = exl3_kernel_order_pack(m, words, e);
+    if (rc == OK)
+        rc = cuda_check(e, cudaMemcpy(to, words, bytes, cudaMemcpyHostToDevice), "EXL3 matrix");
+    if (rc == OK) rc = upload_vector(d, m->suh, m->in, &p->m.suh, e);
+    if (rc == OK) rc = upload_vector(d, m->svh, m->out, &p->m.svh, e);
+    if (rc == OK) rc = upload_vector(d, m->bias, m->out, &p->m.bias, e);
+    mem_free(words);
+    if (rc != OK) {
+        mem_free(p);
+        return rc;
+    }
+    *out = p;
+    return OK;
+}
+
+void linear_cuda_packed_free(const void *packed) {
+    mem_free((void *)packed);
+}
+
+/* ---- plain ---- */
+
+void linear_plain_run(kernel_context *k, const plain_args *a, int max_tiles, int max_out) {
+    if (k->rc != OK || max_tiles == 0) return;
+    const dim3 grid((unsigned)((max_out + PLAIN_OUTPUTS - 1) / PLAIN_OUTPUTS), (unsigned)max_tiles,
+        a->jobs == NULL ? (unsigned)a->n_own : 1u);
+    CUDA_RUN(k, "plain linear", plain_linear_kernel, grid, PLAIN_OUTPUTS * 32, 0, *a);
+}
+
+static int row_tiles(int n_rows) {
+    return (n_rows + EXL3_GPU_TILE_ROWS - 1) / EXL3_GPU_TILE_ROWS;
+}
+
+static void run_plain(kernel_context *k, const linear_args *a) {
+    plain_args p = {};
+    int tiles = 0, out = 0;
+    for (int i = 0; i <= a->n_jobs; i++) {
+        if (p.n_own == PLAIN_OWN_JOBS || (i == a->n_jobs && p.n_own > 0)) {
+            linear_plain_run(k, &p, tiles, out);
+            p.n_own = tiles = out = 0;
+        }
+        if (i == a->n_jobs || a->jobs[i].n_rows == 0 || a->jobs[i].weight->form == MATRIX_EXL3)
+            continue;
+        const linear_job *j = &a->jobs[i];
+        plain_job *o = &p.own[p.n_own++];
+        *o = plain_job{linear_gpu_matrix(j->weight), j->x, j->x_rows, (int64_t)j->x_stride, j->y,
+            (int64_t)j->y_stride, j->n_rows, k->is_bf16 && !j->keeps_f32};
+        tiles = row_tiles(j->n_rows) > tiles ? row_tiles(j->n_rows) : tiles;
+        out = j->weight->n_out > out ? j->weight->n_out : out;
+    }
+}
+
+/* ---- EXL3 ---- */
+
+/* Jobs of one launch under construction, and the scratch they use. */
+typedef struct packed_run {
+    exl3_gpu_own_list list;
+    size_t scratch_at, n_sums, n_counters;
+    int max_rows, max_out, max_k2, max_stage_bytes;
+} packed_run;
+
+static void packed_launch(kernel_context *k, packed_run *r, bool is_few) {
+    cuda_device *d = cuda_of(k);
+    if (k->rc != OK || r->list.n_jobs == 0) return;
+    if (is_few) {
+        const exl3_gpu_rotate_args rotate = {NULL, &r->list, r->list.n_jobs, r->max_rows};
+        const exl3_gpu_rows_args rows = {
+            NULL, &r->list, {d->sums, d->counters}, r->max_rows, r->max_stage_bytes, 0};
+        k->rc = exl3_gpu_rotate_run(&rotate, d->stream, &k->error);
+        if (k->rc == OK) k->rc = exl3_gpu_rows_run(&rows, d->stream, &k->error);
+    } else {
+        exl3_gpu_gemm_args g = {};
+        g.own = &r->list;
+        g.max_tiles = row_tiles(r->max_rows);
+        g.max_out = r->max_out;
+        g.max_k2 = r->max_k2;
+        k->rc = exl3_gpu_gemm_rotate_run(&g, d->stream, &k->error);
+        if (k->rc == OK) k->rc = exl3_gpu_gemm_run(&g, d->stream, &k->error);
+    }
+    *r = packed_run{};
+}
+
+static int row_cap(int n_rows, bool is_few) {
+    return !is_few ? (n_rows + 7) / 8 * 8 : n_rows <= 2 ? n_rows : n_rows <= 4 ? 4 : 8;
+}
+
+/* Bytes of scratch of a job: operand and scales. */
+static size_t packed_bytes(int in, int cap) {
+    return ((size_t)in * (size_t)cap * 2 + (size_t)cap * sizeof(exl3_gpu_scale) + 511) / 256 * 256;
+}
+
+static void packed_add(
+    kernel_context *k, packed_run *r, const linear_job *j, const int range[2], bool is_few) {
+    const exl3_gpu_matrix m = ((const packed_matrix *)j->weight->packed)->m;
+    const int n = range[1] - range[0], cap = row_cap(n, is_few);
+    const size_t bytes = packed_bytes(m.in, cap);
+    const bool is_full =
+        r->list.n_jobs == EXL3_GPU_OWN_JOBS || r->scratch_at + bytes > k->scratch_bytes ||
+        (is_few && (r->n_sums + (size_t)(n * m.out) > EXL3_GPU_MAX_SUMS ||
+                       r->n_counters + (size_t)(m.out / 128) > EXL3_GPU_MAX_COUNTERS));
+    if (is_full) packed_launch(k, r, is_few);
+    if (bytes > k->scratch_bytes || j->x_stride % 4 != 0 || j->y_stride % 4 != 0) {
+        k->rc = err_set(&k->error, ERR_LIMIT, "EXL3 linear: %d rows of %d, strides %zu and %zu", n,
+            m.in, j->x_stride, j->y_stride);
+        return;
+    }
+    char *at = (char *)k->scratch + r->scratch_at;
+    exl3_gpu_job *o = &r->list.jobs[r->list.n_jobs++];
+    *o = exl3_gpu_job{};
+    o->matrix = m;
+    o->x = j->x_rows == NULL ? j->x + (size_t)range[0] * j->x_stride : j->x;
+    o->x_rows = j->x_rows == NULL ? NULL : j->x_rows + range[0];
+    o->x_stride = (int64_t)j->x_stride;
+    o->operand = (uint32_t *)at;
+    o->scale = (exl3_gpu_scale *)(at + (size_t)m.in * (size_t)cap * 2);
+    o->y = j->y + (size_t)range[0] * j->y_stride;
+    o->y_stride = (int64_t)j->y_stride;
+    o->n_rows = n;
+    o->row_cap = cap;
+    o->is_bf16 = k->is_bf16 && !j->keeps_f32;
+    o->first_sum = (int32_t)r->n_sums;
+    o->first_counter = (int32_t)r->n_counters;
+    o->first_unit = r->list.n_units;
+    r->list.n_units += exl3_gpu_units(m.in, m.out);
+    r->n_sums += (size_t)(n * m.out);
+    r->n_counters += (size_t)(m.out / 128);
+    r->scratch_at += bytes;
+    r->max_rows = n > r->max_rows ? n : r->max_rows;
+    r->max_out = m.out > r->max_out ? m.out : r->max_out;
+    r->max_k2 = m.k2 > r->max_k2 ? m.k2 : r->max_k2;
+    const int stage = exl3_gpu_stage_bytes(m.k2, cap);
+    r->max_stage_bytes = stage > r->max_stage_bytes ? stage : r->max_stage_bytes;
+}
+
+/* Rows of one job that fit into the scratch at once, in whole tiles. */
+static int rows_at_once(const kernel_context *k, int in) {
+    size_t n = k->scratch_bytes / ((size_t)in * 2 + sizeof(exl3_gpu_scale)) / EXL3_GPU_TILE_ROWS;
+    return n < 2 ? EXL3_GPU_TILE_ROWS : (int)(n - 1) * EXL3_GPU_TILE_ROWS;
+}
+
+static void run_packed(kernel_context *k, const linear_args *a, bool is_few) {
+    packed_run r = {};
+    for (int i = 0; i < a->n_jobs && k->rc == OK; i++) {
+        const linear_job *j = &a->jobs[i];
+        const bool is_mine = j->weight->form == MATRIX_EXL3 && j->n_rows > 0 &&
+                             is_few == (j->n_rows <= EXL3_GPU_MAX_ROWS);
+        const int most = is_mine ? rows_at_once(k, j->weight->n_in) : 1;
+        for (int r0 = 0; is_mine && r0 < j->n_rows && k->rc == OK; r0 += most) {
+            const int range[2] = {r0, r0 + most < j->n_rows ? r0 + most : j->n_rows};
+            packed_add(k, &r, j, range, is_few);
+        }
+    }
+    packed_launch(k, &r, is_few);
+}
+
+size_t linear_cuda_scratch_bytes(int n_jobs, int n_rows, int max_in, int max_out) {
+    (void)max_out;
+    const size_t most = (size_t)256 << 20, few = (size_t)1 << 20;
+    size_t bytes = few + (size_t)n_rows * ((size_t)max_in * 2 + 8) + (size_t)n_jobs * 512;
+    return bytes > most ? most : bytes;
+}
+
+void linear_cuda(kernel_context *k, const linear_args *a) {
+    if (k->rc != OK) return;
+    run_plain(k, a);
+    run_packed(k, a, true);
+    run_packed(k, a, false);
+}

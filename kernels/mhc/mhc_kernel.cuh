@@ -1,0 +1,164 @@
+/* Hyper-connections. The mix is a small matrix (2 MB at the real size) times a long row: every
+ * output has a block of its own, so that one row fills the device; the last block of a row finishes
+ * it. Bound by memory for few rows. */
+#ifndef TANDEM_KERNELS_MHC_MHC_KERNEL_CUH
+#define TANDEM_KERNELS_MHC_MHC_KERNEL_CUH
+
+#include "kernels/cuda_ops.h"
+#include "kernels/device.cuh"
+
+constexpr int MHC_TILE = 4; /* rows that share one read of the matrix */
+constexpr int MHC_MAX_MIX = MHC_MAX_STREAMS * (2 + MHC_MAX_STREAMS);
+constexpr int MHC_MIX_BLOCK = 512;
+
+/* Work of a mix: raw dots and the sum of squares, [rows][n_mix + 1]. */
+__global__ void __launch_bounds__(MHC_MIX_BLOCK) mhc_dot_kernel(mhc_mix_args a, float *raw) {
+    __shared__ float shared[33];
+    const int n = a.n_streams * a.d, n_mix = a.n_streams * (2 + a.n_streams), f = blockIdx.x;
+    const int r0 = blockIdx.y * MHC_TILE, n_rows = min(MHC_TILE, a.n_rows - r0);
+    const float *h = a.h + (size_t)r0 * n;
+    float sum[MHC_TILE] = {0.f, 0.f, 0.f, 0.f};
+    if (f < n_mix) {
+        const float *fn = a.w.fn + (size_t)f * n;
+        for (int i = threadIdx.x * 4; i < n; i += MHC_MIX_BLOCK * 4) {
+            const float4 w = *(const float4 *)(fn + i);
+#pragma unroll
+            for (int r = 0; r < MHC_TILE; r++) {
+                if (r >= n_rows) break;
+                const float4 v = *(const float4 *)(h + (size_t)r * n + i);
+                sum[r] = fmaf(w.x, v.x, sum[r]);
+                sum[r] = fmaf(w.y, v.y, sum[r]);
+                sum[r] = fmaf(w.z, v.z, sum[r]);
+                sum[r] = fmaf(w.w, v.w, sum[r]);
+            }
+        }
+    } else {
+        for (int r = 0; r < n_rows; r++)
+            for (int i = threadIdx.x; i < n; i += MHC_MIX_BLOCK) {
+                const float v = h[(size_t)r * n + i];
+                sum[r] = fmaf(v, v, sum[r]);
+            }
+    }
+#pragma unroll
+    for (int r = 0; r < MHC_TILE; r++) {
+        const float s = block_sum(sum[r], shared);
+        if (threadIdx.x == 0 && r < n_rows) raw[(size_t)(r0 + r) * (n_mix + 1) + f] = s;
+    }
+}
+
+/* Divides each column (step 1) or row (step 0) of comb by its sum + eps; one warp. */
+__device__ __forceinline__ void mhc_normalize(float *c, int s, float eps, bool is_column) {
+    const int lane = threadIdx.x & 31;
+    float v[2] = {0.f, 0.f};
+#pragma unroll
+    for (int q = 0; q < 2; q++) {
+        const int i = lane + q * 32;
+        if (i >= s * s) continue;
+        float sum = 0.f;
+        for (int j = 0; j < s; j++)
+            sum += is_column ? c[j * s + i % s] : c[i / s * s + j];
+        v[q] = c[i] / (sum + eps);
+    }
+    __syncwarp();
+    if (lane < s * s) c[lane] = v[0];
+    if (lane + 32 < s * s) c[lane + 32] = v[1];
+    __syncwarp();
+}
+
+__device__ __forceinline__ float sigmoid_of(float v) {
+    return 1.0f / (1.0f + expf(-v));
+}
+
+/* One warp a row. */
+__global__ void __launch_bounds__(128) mhc_mix_kernel(mhc_mix_args a, const float *raw) {
+    __shared__ float shared[4][MHC_MAX_STREAMS * MHC_MAX_STREAMS];
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, r = blockIdx.x * 4 + warp;
+    if (r >= a.n_rows) return;
+    const int s = a.n_streams, n_mix = s * (2 + s);
+    const float *m = raw + (size_t)r * (n_mix + 1);
+    const float inverse = 1.0f / sqrtf(m[n_mix] / (float)(s * a.d) + a.norm_eps);
+    float *c = shared[warp];
+    for (int i = lane; i < n_mix; i += 32) {
+        const float v = m[i] * inverse;
+        const int site = i < s ? 0 : i < 2 * s ? 1 : 2;
+        const float x = v * a.w.scale[site] + a.w.base[i];
+        if (site == 0) a.pre[(size_t)r * s + i] = sigmoid_of(x) + a.eps;
+        if (site == 1) a.post[(size_t)r * s + i - s] = 2.0f * sigmoid_of(x);
+        if (site == 2) c[i - 2 * s] = x;
+    }
+    __syncwarp();
+    float e[2];
+    for (int q = 0; q < 2; q++) {
+        const int i = lane + q * 32, row = i / s * s;
+        if (i >= s * s) continue;
+        float most = c[row], sum = 0.f;
+        for (int j = 1; j < s; j++)
+            most = c[row + j] > most ? c[row + j] : most;
+        for (int j = 0; j < s; j++)
+            sum += expf(c[row + j] - most);
+        e[q] = expf(c[i] - most) / sum + a.eps;
+    }
+    __syncwarp();
+    if (lane < s * s) c[lane] = e[0];
+    if (lane + 32 < s * s) c[lane + 32] = e[1];
+    __syncwarp();
+    mhc_normalize(c, s, a.eps, true);
+    for (int i = 1; i < a.n_iters; i++) {
+        mhc_normalize(c, s, a.eps, false);
+        mhc_normalize(c, s, a.eps, true);
+    }
+    for (int i = lane; i < s * s; i += 32)
+        a.comb[(size_t)r * s * s + i] = c[i];
+}
+
+__global__ void __launch_bounds__(DEVICE_BLOCK)
+    mhc_collapse_kernel(mhc_collapse_args a, bool is_bf16) {
+    __shared__ float shared[33];
+    const size_t i = blockIdx.x, r = a.rows == nullptr ? i : (size_t)a.rows[i];
+    const int s = a.n_streams, d = a.d;
+    const float *h = a.h + r * s * d, *pre = a.pre + r * s;
+    float *x = a.x + i * d;
+    for (int c = threadIdx.x; c < d; c += DEVICE_BLOCK) {
+        float v = h[c] * pre[0];
+        for (int t = 1; t < s; t++)
+            v += h[(size_t)t * d + c] * pre[t];
+        v = bf16_near_if(is_bf16, v);
+        x[c] = v;
+        if (a.raw != nullptr) a.raw[i * d + c] = v;
+    }
+    norm_row(x, a.weight, x, d, a.norm_eps, is_bf16, shared);
+}
+
+__global__ void __launch_bounds__(DEVICE_BLOCK) mhc_expand_kernel(mhc_expand_args a, bool is_bf16) {
+    const int s = a.n_streams, d = a.d, c = blockIdx.y * DEVICE_BLOCK + threadIdx.x;
+    const size_t r = blockIdx.x;
+    if (c >= d) return;
+    float *h = a.h + r * s * d + c;
+    const float y = a.y[r * d + c], *post = a.post + r * s, *comb = a.comb + r * s * s;
+    float in[MHC_MAX_STREAMS];
+#pragma unroll
+    for (int j = 0; j < MHC_MAX_STREAMS; j++)
+        if (j < s) in[j] = h[(size_t)j * d];
+#pragma unroll
+    for (int t = 0; t < MHC_MAX_STREAMS; t++) {
+        if (t >= s) break;
+        float v = y * post[t];
+#pragma unroll
+        for (int j = 0; j < MHC_MAX_STREAMS; j++)
+            if (j < s) v += in[j] * comb[j * s + t];
+        h[(size_t)t * d] = bf16_near_if(is_bf16, v);
+    }
+}
+
+__global__ void __launch_bounds__(DEVICE_BLOCK) mhc_mean_kernel(mhc_mean_args a, bool is_bf16) {
+    const int s = a.n_streams, d = a.d, c = blockIdx.y * DEVICE_BLOCK + threadIdx.x;
+    const size_t r = blockIdx.x;
+    if (c >= d) return;
+    const float *h = a.h + r * s * d + c;
+    float v = h[0];
+    for (int t = 1; t < s; t++)
+        v += h[(size_t)t * d];
+    a.out[r * a.out_stride + c] = bf16_near_if(is_bf16, v / (float)s);
+}
+
+#endif

@@ -1,0 +1,239 @@
+/* Grouping of (row, expert) pairs on the device, and what lies between the linears of the experts.
+ * The shared expert is one more expert, last, that every row uses with weight 1. */
+#ifndef TANDEM_KERNELS_MOE_MOE_KERNEL_CUH
+#define TANDEM_KERNELS_MOE_MOE_KERNEL_CUH
+
+#include "kernels/device.cuh"
+#include "kernels/linear/linear_gpu.h"
+
+constexpr int MOE_PLAN_BLOCK = 1024;
+constexpr int MOE_MAX_EXPERTS = MOE_PLAN_BLOCK - 1;
+
+/* One expert's matrices in device memory. */
+struct moe_expert {
+    gpu_matrix w1, w3, w2;
+};
+
+/* Work areas of a run; the tail of moe_args.work. */
+struct moe_buffers {
+    int32_t *pair_row;  /* [pairs] row of a pair; pairs of an expert lie together */
+    float *pair_weight; /* [pairs] */
+    int32_t *row_pair;  /* [rows][used + 1] pairs of a row in expert order, shared last */
+    float *gate, *up;   /* [pairs][n_ff] */
+    float *down;        /* [pairs][d] */
+    /* jobs of the three linears; lists of gate and up alternate */
+    exl3_gpu_job *packed_in, *packed_out;
+    plain_job *plain_in, *plain_out;
+    exl3_gpu_tile *tiles; /* of the input jobs; those of down are the even ones, made beside */
+    exl3_gpu_tile *down_tiles;
+    int32_t *n_tiles;                /* [2] */
+    exl3_gpu_list *few_in, *few_out; /* for the fused form */
+    uint32_t *operand_in, *operand_out;
+    exl3_gpu_scale *scale_in, *scale_out;
+    uint32_t *row_max;
+    int32_t *row_counter, *block_counter;
+};
+
+struct moe_plan_args {
+    moe_args a;
+    moe_buffers b;
+    const moe_expert *experts; /* [n_experts + 1] */
+    int is_few, is_bf16;
+};
+
+/* Exclusive prefix sums over the block. shared: 33 ints. *total: of all. */
+__device__ __forceinline__ int moe_prefix(int v, int *shared, int *total) {
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    int sum = v;
+    for (int m = 1; m < 32; m <<= 1) {
+        const int o = __shfl_up_sync(~0u, sum, m);
+        if (lane >= m) sum += o;
+    }
+    if (lane == 31) shared[warp] = sum;
+    __syncthreads();
+    int all = shared[lane];
+    for (int m = 1; m < 32; m <<= 1) {
+        const int o = __shfl_up_sync(~0u, all, m);
+        if (lane >= m) all += o;
+    }
+    const int before = __shfl_sync(~0u, all, warp) - shared[warp];
+    *total = __shfl_sync(~0u, all, 31);
+    __syncthreads();
+    return before + sum - v;
+}
+
+__device__ __forceinline__ int moe_row_cap(int n, bool is_few) {
+    return !is_few ? (n + 7) / 8 * 8 : n <= 2 ? n : n <= 4 ? 4 : 8;
+}
+
+/* Pairs of every row in expert order: the order of the sum. */
+__device__ __forceinline__ void moe_row_pairs(const moe_plan_args &p, int *next) {
+    const moe_args &a = p.a;
+    const int n_pairs = a.n_rows * a.n_used;
+    for (int i = threadIdx.x; i < n_pairs; i += blockDim.x) {
+        const int e = a.expert[i], row = i / a.n_used, at = atomicAdd(next + e, 1);
+        p.b.pair_row[at] = row;
+        p.b.pair_weight[at] = a.weight[i];
+        int rank = 0; /* experts of a row are distinct */
+        for (int c = 0; c < a.n_used; c++)
+            rank += a.expert[row * a.n_used + c] < e;
+        p.b.row_pair[row * (a.n_used + 1) + rank] = at;
+    }
+    for (int r = threadIdx.x; r < a.n_rows; r += blockDim.x) {
+        p.b.pair_row[n_pairs + r] = r;
+        p.b.pair_weight[n_pairs + r] = 1.f;
+        p.b.row_pair[r * (a.n_used + 1) + a.n_used] = n_pairs + r;
+    }
+}
+
+__device__ __forceinline__ exl3_gpu_job moe_packed_job(
+    const exl3_gpu_matrix &m, int n_rows, bool is_few) {
+    exl3_gpu_job j = {};
+    j.matrix = m;
+    j.n_rows = n_rows;
+    j.row_cap = moe_row_cap(n_rows, is_few);
+    return j;
+}
+
+/* What an expert's jobs begin with. */
+struct moe_place {
+    int job, pair, rows,
+        operand_row; /* number among used experts; pairs; rows of operands before */
+};
+
+__device__ __forceinline__ void moe_packed_jobs(
+    const moe_plan_args &p, const moe_expert &x, const moe_place &at) {
+    const bool is_few = p.is_few != 0;
+    const int d = p.a.d, ff = p.a.n_ff;
+    exl3_gpu_job *in = is_few ? p.b.few_in->jobs : p.b.packed_in;
+    exl3_gpu_job *out = is_few ? p.b.few_out->jobs : p.b.packed_out;
+    for (int i = 0; i < 2; i++) {
+        exl3_gpu_job j = moe_packed_job(i == 0 ? x.w1.packed : x.w3.packed, at.rows, is_few);
+        const size_t row = (size_t)(2 * at.operand_row + i * j.row_cap);
+        j.x = p.a.x;
+        j.x_rows = p.b.pair_row + at.pair;
+        j.x_stride = d;
+        j.operand = p.b.operand_in + row * (size_t)d / 2;
+        j.scale = p.b.scale_in + row;
+        j.y = (i == 0 ? p.b.gate : p.b.up) + (size_t)at.pair * ff;
+        j.y_stride = ff;
+        j.is_bf16 = p.is_bf16;
+        j.first_sum = (2 * at.pair + i * at.rows) * ff;
+        j.first_counter = at.job * (ff / 128);
+        j.first_unit = (2 * at.job + i) * exl3_gpu_units(d, ff);
+        in[2 * at.job + i] = j;
+    }
+    exl3_gpu_job j = moe_packed_job(x.w2.packed, at.rows, is_few);
+    j.x = p.b.gate + (size_t)at.pair * ff;
+    j.x_stride = ff;
+    j.operand = p.b.operand_out + (size_t)at.operand_row * ff / 2;
+    j.scale = p.b.scale_out + at.operand_row;
+    j.y = p.b.down + (size_t)at.pair * d;
+    j.y_stride = d;
+    j.is_bf16 = p.is_bf16;
+    j.first_pair = at.pair;
+    const int n_pairs = p.a.n_rows * (p.a.n_used + 1);
+    j.first_sum = 2 * n_pairs * ff + at.pair * d;
+    j.first_counter = (n_pairs * (ff / 128)) + at.job * (d / 128);
+    j.first_unit = at.job * exl3_gpu_units(ff, d);
+    out[at.job] = j;
+}
+
+__device__ __forceinline__ void moe_plain_jobs(
+    const moe_plan_args &p, const moe_expert &x, const moe_place &at) {
+    const int d = p.a.d, ff = p.a.n_ff;
+    for (int i = 0; i < 2; i++) {
+        plain_job j = {};
+        j.matrix = i == 0 ? x.w1 : x.w3;
+        j.x = p.a.x;
+        j.x_rows = p.b.pair_row + at.pair;
+        j.x_stride = d;
+        j.y = (i == 0 ? p.b.gate : p.b.up) + (size_t)at.pair * ff;
+        j.y_stride = ff;
+        j.n_rows = at.rows;
+        j.is_bf16 = p.is_bf16;
+        p.b.plain_in[2 * at.job + i] = j;
+    }
+    plain_job j = {};
+    j.matrix = x.w2;
+    j.x = p.b.gate + (size_t)at.pair * ff;
+    j.x_stride = ff;
+    j.y = p.b.down + (size_t)at.pair * d;
+    j.y_stride = d;
+    j.n_rows = at.rows;
+    j.is_bf16 = p.is_bf16;
+    p.b.plain_out[at.job] = j;
+}
+
+/* One block: counts pairs of every expert, gives them places, writes the jobs and tiles. */
+__global__ void __launch_bounds__(MOE_PLAN_BLOCK)
+    moe_plan_kernel(const __grid_constant__ moe_plan_args p) {
+    __shared__ int count[MOE_PLAN_BLOCK], next[MOE_PLAN_BLOCK], shared[33];
+    const moe_args &a = p.a;
+    const int e = threadIdx.x, n_pairs = a.n_rows * a.n_used;
+    count[e] = 0;
+    __syncthreads();
+    for (int i = e; i < n_pairs; i += MOE_PLAN_BLOCK)
+        atomicAdd(count + a.expert[i], 1);
+    __syncthreads();
+    const int rows = e < a.n_experts ? count[e] : e == a.n_experts ? a.n_rows : 0;
+    const int n_tiles = (rows + EXL3_GPU_TILE_ROWS - 1) / EXL3_GPU_TILE_ROWS;
+    int n_jobs, all_pairs, all_tiles, all_rows;
+    moe_place at;
+    at.rows = rows;
+    at.job = moe_prefix(rows > 0, shared, &n_jobs);
+    at.pair = moe_prefix(rows, shared, &all_pairs);
+    at.operand_row = moe_prefix(rows > 0 ? moe_row_cap(rows, p.is_few) : 0, shared, &all_rows);
+    const int tile = moe_prefix(n_tiles, shared, &all_tiles);
+    next[e] = at.pair;
+    __syncthreads();
+    moe_row_pairs(p, next);
+    if (e == 0) {
+        p.b.n_tiles[0] = 2 * all_tiles;
+        p.b.n_tiles[1] = all_tiles;
+        if (p.is_few) {
+            p.b.few_in->n_jobs = 2 * n_jobs;
+            p.b.few_in->n_units = 2 * n_jobs * exl3_gpu_units(a.d, a.n_ff);
+            p.b.few_out->n_jobs = n_jobs;
+            p.b.few_out->n_units = n_jobs * exl3_gpu_units(a.n_ff, a.d);
+        }
+    }
+    if (rows == 0) return;
+    const moe_expert &x = p.experts[e];
+    if (x.w1.packed.words != nullptr) {
+        moe_packed_jobs(p, x, at);
+    } else {
+        moe_plain_jobs(p, x, at);
+    }
+    for (int t = 0; t < n_tiles; t++) {
+        const int row = t * EXL3_GPU_TILE_ROWS;
+        p.b.tiles[2 * (tile + t)] = {2 * at.job, row};
+        p.b.tiles[2 * (tile + t) + 1] = {2 * at.job + 1, row};
+        p.b.down_tiles[tile + t] = {at.job, row};
+    }
+}
+
+/* gate = weight * silu(gate) * up, with the limits. */
+__global__ void __launch_bounds__(DEVICE_BLOCK) moe_act_kernel(
+    float *gate, const float *up, const float *weight, int n_ff, float limit, bool is_bf16) {
+    const size_t p = blockIdx.x;
+    for (int i = threadIdx.x; i < n_ff; i += DEVICE_BLOCK) {
+        const size_t at = p * n_ff + i;
+        gate[at] = bf16_near_if(is_bf16, swiglu_of(gate[at], up[at], limit, weight[p]));
+    }
+}
+
+/* out = sum of a row's pairs in their order. */
+__global__ void __launch_bounds__(DEVICE_BLOCK)
+    moe_sum_kernel(float *out, const float *down, const int32_t *row_pair, int n_used, int d) {
+    const int c = blockIdx.y * DEVICE_BLOCK + threadIdx.x;
+    const size_t r = blockIdx.x;
+    if (c >= d) return;
+    const int32_t *list = row_pair + r * n_used;
+    float sum = down[(size_t)list[0] * d + c];
+    for (int i = 1; i < n_used; i++)
+        sum += down[(size_t)list[i] * d + c];
+    out[r * d + c] = sum;
+}
+
+#endif
