@@ -24,7 +24,10 @@ fi
 # Short, because a socket path has 107 bytes at most.
 work=$(mktemp -d /tmp/tandem-e2e.XXXXXX) || exit 1
 export XDG_CONFIG_HOME=$work/config XDG_STATE_HOME=$work/state XDG_RUNTIME_DIR=$work/run
-export HOME=$work/home LC_ALL=C.UTF-8 TANDEM_MODEL_DIR=$model
+export HOME=$work/home LC_ALL=C.UTF-8
+unset TANDEM_MODEL_DIR
+# A program that stands beside the model finds it by itself.
+[ -f "$out/../templates/demo-model/config.json" ] || export TANDEM_MODEL_DIR=$model
 unset TANDEM_SOCKET ACCESSIBLE NO_COLOR
 mkdir -p "$XDG_CONFIG_HOME" "$XDG_STATE_HOME" "$XDG_RUNTIME_DIR" "$HOME"
 
