@@ -42,6 +42,10 @@ int exchange_world(const exchange *x) {
     return x->world;
 }
 
+int exchange_is_device(const exchange *x) {
+    return x->ops->sum_rows != NULL;
+}
+
 /* One piece; remembers the first failure. */
 static int gather_piece(exchange *x, const void *mine, size_t bytes, void *all, err *e) {
     if (x->rc != OK) {
@@ -69,6 +73,9 @@ static int check_stream(void *stream, err *e) {
 }
 
 int exchange_sum_rows(exchange *x, float *rows, size_t n, void *stream, err *e) {
+    if (x->ops->sum_rows != NULL) {
+        return x->ops->sum_rows(x, rows, n, stream, e);
+    }
     int rc = check_stream(stream, e);
     size_t piece = x->max_bytes / sizeof(float);
     for (size_t at = 0; at < n && rc == OK && x->world > 1; at += piece) {
@@ -90,6 +97,9 @@ int exchange_sum_rows(exchange *x, float *rows, size_t n, void *stream, err *e) 
 }
 
 int exchange_gather(exchange *x, const void *mine, size_t bytes, void *all, void *stream, err *e) {
+    if (x->ops->gather_rows != NULL) {
+        return x->ops->gather_rows(x, mine, bytes, all, stream, e);
+    }
     int rc = check_stream(stream, e);
     char *out = all;
     const char *in = mine;

@@ -45,6 +45,8 @@ void exchange_close(exchange *x);
 
 int exchange_rank(const exchange *x);
 int exchange_world(const exchange *x);
+/* 1: sums and gathers work on device memory and take a stream; 0: on host memory, without one. */
+int exchange_is_device(const exchange *x);
 
 /* rows[i] becomes the sum over ranks 0, 1, .. in that order, for i < n. */
 int exchange_sum_rows(exchange *x, float *rows, size_t n, void *stream, err *e);

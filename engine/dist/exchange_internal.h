@@ -7,6 +7,11 @@
 typedef struct exchange_ops {
     /* bytes <= max_bytes; all [world][bytes], mine may lie in it. */
     int (*gather)(exchange *x, const void *mine, size_t bytes, void *all, err *e);
+    /* Device kinds only, NULL for the others: the public calls of these names on device memory, in
+     * the order of the stream. They fail at once when the exchange is broken. */
+    int (*sum_rows)(exchange *x, float *rows, size_t n, void *stream, err *e);
+    int (*gather_rows)(
+        exchange *x, const void *mine, size_t bytes, void *all, void *stream, err *e);
     void (*close)(exchange *x);
 } exchange_ops;
 

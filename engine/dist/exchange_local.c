@@ -128,7 +128,7 @@ static void local_close(exchange *base) {
     mem_free(x);
 }
 
-static const exchange_ops local_ops = {local_gather, local_close};
+static const exchange_ops local_ops = {.gather = local_gather, .close = local_close};
 
 int exchange_local_open(int world, size_t max_bytes, int timeout_ms, exchange **out, err *e) {
     if (world < 1 || world > EXCHANGE_MAX_WORLD) {

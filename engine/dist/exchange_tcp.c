@@ -215,7 +215,7 @@ static void tcp_close(exchange *base) {
     mem_free(x);
 }
 
-static const exchange_ops tcp_ops = {tcp_gather, tcp_close};
+static const exchange_ops tcp_ops = {.gather = tcp_gather, .close = tcp_close};
 
 /* ---- meeting ---- */
 

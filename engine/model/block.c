@@ -6,10 +6,44 @@
 #include "engine/base/clock.h"
 #include "engine/model/model_internal.h"
 
+/* The exchange works on memory of the back end, so that nothing has to be brought to the host. */
+static bool is_direct(const model *m) {
+    return m->ops->is_host || exchange_is_device(m->x);
+}
+
+static void sum_ranks(model *m, float *rows, size_t n) {
+    float *host = m->b.host.exchange;
+    size_t bytes = n * sizeof(float);
+    if (is_direct(m)) {
+        m->k.rc = exchange_sum_rows(m->x, rows, n, m->k.stream, &m->k.error);
+        return;
+    }
+    m->ops->fetch(&m->k, host, rows, bytes);
+    if (m->k.rc == OK) {
+        m->k.rc = exchange_sum_rows(m->x, host, n, NULL, &m->k.error);
+    }
+    m->ops->copy(&m->k, rows, host, bytes);
+}
+
+/* Every rank's part into all, this rank's own lying in its place there. */
+static void gather_ranks(model *m, float *all, size_t n) {
+    float *mine = all + (size_t)m->rank * n, *host = m->b.host.exchange;
+    size_t bytes = n * sizeof(float);
+    if (is_direct(m)) {
+        m->k.rc = exchange_gather(m->x, mine, bytes, all, m->k.stream, &m->k.error);
+        return;
+    }
+    m->ops->fetch(&m->k, host + (size_t)m->rank * n, mine, bytes);
+    if (m->k.rc == OK) {
+        m->k.rc = exchange_gather(m->x, host + (size_t)m->rank * n, bytes, host, NULL, &m->k.error);
+    }
+    m->ops->copy(&m->k, all, host, (size_t)m->world * bytes);
+}
+
 void model_sum(model *m, float *rows, size_t n) {
     if (m->world > 1 && m->k.rc == OK) {
         uint64_t start = clock_mono_ns();
-        m->k.rc = exchange_sum_rows(m->x, rows, n, m->k.stream, &m->k.error);
+        sum_ranks(m, rows, n);
         m->part_ns[STEP_PART_EXCHANGE] += clock_mono_ns() - start;
     }
     m->ops->round(&m->k, rows, n);
@@ -413,8 +447,7 @@ void head_run(model *m, int n, float *out) {
         return;
     }
     uint64_t start = clock_mono_ns();
-    m->k.rc = exchange_gather(
-        m->x, mine, (size_t)n * width * sizeof(float), m->b.logits_part, m->k.stream, &m->k.error);
+    gather_ranks(m, m->b.logits_part, (size_t)n * width);
     m->part_ns[STEP_PART_EXCHANGE] += clock_mono_ns() - start;
     m->ops->join(&m->k, &(join_args){m->b.logits_part, out, m->world, n, m->part.n_vocab});
 }

@@ -103,6 +103,7 @@ typedef struct host_buffers {
     uint8_t *is_finite;
     int32_t *draft_tokens, *draft_prev;
     float *draft_confidence, *draft_logits;
+    float *exchange; /* for an exchange that works on host memory beside a device */
 } host_buffers;
 
 /* Work space of a pass; sizes in buffers.c. */

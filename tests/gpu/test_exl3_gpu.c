@@ -128,6 +128,78 @@ static void test_lists(void **state) {
     run_list(uneven, 16, 1);
 }
 
+/* Many rows: the list travels in the launch. */
+static void run_gemm(const linear_case *c, int n) {
+    fixture_matrix m[EXL3_GPU_OWN_JOBS];
+    exl3_gpu_own_list list = {.n_jobs = n};
+    exl3_gpu_gemm_args a = {.own = &list};
+    float *x[EXL3_GPU_OWN_JOBS];
+    err e = ERR_INIT;
+    for (int i = 0; i < n; i++) {
+        const int shape[3] = {c[i].in, c[i].out, c[i].k2}, cap = (c[i].n_rows + 7) / 8 * 8;
+        fixture_matrix_init(&m[i], shape, i % 2, 31u * (unsigned)i + (unsigned)c[i].in);
+        size_t n_x = (size_t)c[i].in * (size_t)c[i].n_rows;
+        size_t n_y = (size_t)c[i].out * (size_t)c[i].n_rows;
+        x[i] = mem_array(n_x, sizeof(float));
+        fixture_values(x[i], n_x, (unsigned)(c[i].k2 + i));
+        float *device_x = device_new(n_x * sizeof(float));
+        device_put(device_x, x[i], n_x * sizeof(float));
+        list.jobs[i] = (exl3_gpu_job){.matrix = m[i].device,
+            .x = device_x,
+            .x_stride = c[i].in,
+            .operand = device_new(4 * exl3_gpu_gemm_operand_words(c[i].in, cap)),
+            .scale = device_new(sizeof(exl3_gpu_scale) * (size_t)cap),
+            .y = device_new(n_y * sizeof(float)),
+            .y_stride = c[i].out,
+            .n_rows = c[i].n_rows,
+            .row_cap = cap};
+        device_ok(cudaMemset(list.jobs[i].y, 0xff, n_y * sizeof(float)), "poison");
+        int tiles = (c[i].n_rows + EXL3_GPU_TILE_ROWS - 1) / EXL3_GPU_TILE_ROWS;
+        a.max_tiles = tiles > a.max_tiles ? tiles : a.max_tiles;
+        a.max_out = c[i].out > a.max_out ? c[i].out : a.max_out;
+        a.max_k2 = c[i].k2 > a.max_k2 ? c[i].k2 : a.max_k2;
+    }
+    assert_int_equal(exl3_gpu_gemm_rotate_run(&a, NULL, &e), OK);
+    assert_int_equal(exl3_gpu_gemm_run(&a, NULL, &e), OK);
+    device_ok(cudaDeviceSynchronize(), "gemm");
+    for (int i = 0; i < n; i++) {
+        size_t n_y = (size_t)c[i].out * (size_t)c[i].n_rows;
+        float *got = mem_array(n_y, sizeof *got), *want = mem_array(n_y, sizeof *want);
+        device_get(got, list.jobs[i].y, n_y * sizeof *got);
+        cpu_linear(&m[i], x[i], c[i].n_rows, want);
+        for (size_t k = 0; k < n_y; k++) {
+            if (memcmp(&got[k], &want[k], sizeof *got) == 0) continue;
+            fail_msg("gemm job %d of %d (%d -> %d, %d/2 bits, %d rows), value %zu: got %.9g, want %.9g",
+                i, n, c[i].in, c[i].out, c[i].k2, c[i].n_rows, k, (double)got[k], (double)want[k]);
+        }
+        mem_free(got);
+        mem_free(want);
+        mem_free(x[i]);
+        device_free((void *)(uintptr_t)list.jobs[i].x);
+        device_free(list.jobs[i].operand);
+        device_free(list.jobs[i].scale);
+        device_free(list.jobs[i].y);
+        fixture_matrix_release(&m[i]);
+    }
+}
+
+static void test_many_rows(void **state) {
+    (void)state;
+    for (int k2 = 2; k2 <= 16; k2++) {
+        if (!exl3_rate_ok(EXL3_MUL1, k2)) continue;
+        linear_case c = {256, 256, k2, 7 + 5 * k2};
+        run_gemm(&c, 1);
+    }
+    static const linear_case cases[] = {{128, 128, 6, 1}, {128, 128, 6, 9}, {5120, 2304, 6, 64},
+        {2304, 5120, 6, 65}, {16384, 128, 6, 129}, {15360, 128, 8, 16}, {128, 4096, 10, 33},
+        {5120, 512, 12, 200}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        run_gemm(&cases[i], 1);
+    static const linear_case mixed[] = {{512, 256, 6, 70}, {256, 384, 10, 9}, {128, 128, 16, 130},
+        {640, 128, 3, 64}};
+    run_gemm(mixed, 4);
+}
+
 static void test_not_finite(void **state) {
     (void)state;
     const int shape[3] = {256, 128, 6};
@@ -357,7 +429,8 @@ int main(void) {
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_every_rate), cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_lists), cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_lists), cmocka_unit_test(test_many_rows),
+        cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
