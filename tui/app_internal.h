@@ -15,6 +15,7 @@
 #include "tui/canvas.h"
 #include "tui/chat.h"
 #include "tui/client.h"
+#include "tui/draft.h"
 #include "tui/gauges.h"
 #include "tui/input.h"
 #include "tui/keymap.h"
@@ -108,6 +109,7 @@ typedef struct app {
     char session_dir[512];
     char draft_of[SESSION_NAME_BYTES]; /* session whose draft is in the input */
     uint64_t draft_due_ms;
+    draft_keeper *drafts;
     buf draft_saved;
     char search[128];
 

@@ -45,6 +45,9 @@ void app_keep_draft(app *a, bool is_now) {
     a->draft_due_ms = a->now_ms + DRAFT_MS;
     buf text = BUF_INIT;
     err e = ERR_INIT;
+    if (draft_keeper_take_error(a->drafts, &e)) {
+        app_hint(a, "the unsent text could not be kept: %s", e.msg);
+    }
     part_input_get(a->input, &text);
     /* Messages that wait are unsent text as well. */
     for (int i = a->chat.n_queue - 1; i >= 0; i--) {
@@ -60,10 +63,8 @@ void app_keep_draft(app *a, bool is_now) {
         buf_release(&text);
         return;
     }
-    if (!str_eq(owner, a->draft_of)) session_draft_save(a->session_dir, a->draft_of, "", 0, NULL);
-    if (session_draft_save(a->session_dir, owner, buf_cstr(&text), text.len, &e) != OK) {
-        app_hint(a, "the unsent text could not be kept: %s", e.msg);
-    }
+    if (!str_eq(owner, a->draft_of)) draft_keeper_put(a->drafts, a->draft_of, "", 0);
+    draft_keeper_put(a->drafts, owner, buf_cstr(&text), text.len);
     str_copy(a->draft_of, sizeof a->draft_of, owner);
     buf_release(&a->draft_saved);
     a->draft_saved = text;
@@ -83,6 +84,9 @@ void app_load_draft(app *a) {
 void app_open_session(app *a, const char *name) {
     err e = ERR_INIT;
     app_keep_draft(a, true);
+    /* What is to be read back must be written first: the old keeper ends when it has. */
+    draft_keeper_free(a->drafts);
+    a->drafts = draft_keeper_new(a->session_dir);
     if (chat_load(&a->chat, name, &e) != OK) {
         app_hint(a, "%s", e.msg);
         return;

@@ -411,6 +411,7 @@ static int open_all(app *a, err *e) {
     if (rc == OK) rc = part_input_open(buf_cstr(&history), &a->input, e);
     if (rc == OK) rc = client_open(a->socket_path, &a->engine, e);
     if (rc == OK) rc = chat_open(&a->chat, a->engine, a->session_dir, e);
+    if (rc == OK) a->drafts = draft_keeper_new(a->session_dir);
     if (rc == OK) rc = open_first_session(a, e);
     const term_options look = {a->options->ascii, a->options->color};
     if (rc == OK) rc = term_open(&look, &a->term, e);
@@ -420,8 +421,9 @@ static int open_all(app *a, err *e) {
 }
 
 static void close_all(app *a) {
-    if (a->input != NULL && a->chat.open != NULL) app_keep_draft(a, true);
+    if (a->drafts != NULL) app_keep_draft(a, true);
     term_close(a->term);
+    draft_keeper_free(a->drafts);
     if (a->start != NULL) launch_close(a->start);
     chat_close(&a->chat);
     if (a->engine != NULL) client_close(a->engine);
