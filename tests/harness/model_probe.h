@@ -38,6 +38,8 @@ int32_t probe_argmax(const float *x, int n);
 /* Opens or ends the program with the error. The environment variable TANDEM_TEST_BACKEND names the
  * back end when the options name none. */
 model *probe_open(const model_options *o);
+/* Built with the thread sanitizer, under which big models take minutes. */
+bool probe_is_slow(void);
 
 /* A golden folder holds result tensors beside the weights, so a model is opened from a temporary
  * folder of links to its model.safetensors, token_map.json and the named config. Ends the program
