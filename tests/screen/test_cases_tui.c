@@ -132,6 +132,15 @@ static void border_stays(const char *id, const json *items) {
         if (!ok) snprintf(got, sizeof got, "no border in row %d", row);
     }
     check(id, ok, "a border in column 84 of every row", got);
+    JSON_EACH(item, items) {
+        const char *text = json_str(json_get(item, "text"));
+        uint32_t code;
+        size_t len = utf8_decode(text, strlen(text), &code);
+        if (width_text(text, strlen(text)) == 0) continue;
+        char *first = mem_strndup(text, len);
+        check(id, vt_has(&t.term.screen, first), first, "not on the screen");
+        mem_free(first);
+    }
     screen_close(&t);
     buf_release(&reply);
 }
