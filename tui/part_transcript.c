@@ -263,21 +263,36 @@ static void draw_view_row(app *a, const chat_message_view *v, int row, bool is_s
     if (row - r.text < r.remark) draw_remark(a, v, p);
 }
 
-static void draw_empty(app *a, pen *p) {
-    pen_role(p, ROLE_DIM);
-    pen_move(p, 0, 0);
-    if (a->gauges.state == ENGINE_READY) {
-        pen_cut(p, "Type a question and press Enter. /help lists the commands.", pen_left(p),
-            a->look->glyphs->ellipsis);
-    } else {
-        pen_cut(p, "You can type already: the message is sent when the engine is ready.",
-            pen_left(p), a->look->glyphs->ellipsis);
+/* Text over as many rows as it needs; returns the row after it. */
+static int draw_wrapped(pen *p, int row, canvas_role role, const char *text) {
+    rich r = {0};
+    rich_rows rows = {0};
+    rich_puts(&r, text, style_of(role));
+    rich_wrap(&r, 0, p->box.n_columns, 0, 0, &rows);
+    for (int i = 0; i < rows.n_rows; i++) {
+        pen_move(p, row + i, 0);
+        rich_draw(&r, &rows.rows[i], 0, "", p);
     }
-    if (!a->gauges.is_demo) return;
-    pen_move(p, 1, 0);
-    pen_role(p, ROLE_WARN);
-    pen_cut(p, "DEMO: a very small built-in model; it answers simply and is often wrong.",
-        pen_left(p), a->look->glyphs->ellipsis);
+    row += rows.n_rows;
+    rich_rows_release(&rows);
+    rich_release(&r);
+    return row;
+}
+
+static void draw_empty(app *a, pen *p) {
+    const gauges *g = &a->gauges;
+    bool is_broken = g->state == ENGINE_FAILED || g->state == ENGINE_DOWN;
+    int row = draw_wrapped(p, 0, ROLE_DIM,
+        g->state == ENGINE_READY
+            ? "Type a question and press Enter. /help lists the commands."
+            : "You can type already: the message is sent when the engine is ready.");
+    if (is_broken && g->reason[0] != '\0') {
+        row = draw_wrapped(p, row + 1, ROLE_BAD, g->reason);
+        draw_wrapped(p, row, ROLE_DIM, "/engine start tries again; /status says more.");
+    } else if (g->is_demo) {
+        draw_wrapped(p, row, ROLE_WARN,
+            "DEMO: a very small built-in model; it answers simply and is often wrong.");
+    }
 }
 
 void transcript_draw(app *a, area box, bool is_focused) {
