@@ -106,17 +106,18 @@ static int check_words(const cmd_args *a, err *e) {
 }
 
 static int run_screen(const cmd_args *a, const char *screen) {
-    buf dir = BUF_INIT;
+    buf dir = BUF_INIT, socket = BUF_INIT;
     char name[SESSION_NAME_BYTES];
     const char *wanted = cmd_value(a, "resume");
     err e = ERR_INIT;
     bool is_broken = false;
+    if (cmd_socket(a, &socket, &e) != OK) return cmd_fail(&e);
     app_options o = {.screen = screen,
         .continue_last = cmd_has(a, "continue"),
         .ascii = cmd_has(a, "ascii"),
         .color = cmd_value(a, "color"),
         .mouse = cmd_value(a, "mouse"),
-        .socket_path = cmd_value(a, "socket"),
+        .socket_path = buf_cstr(&socket),
         .model_dir = cmd_value(a, "model")};
     o.may_start = starts_at_once(a, &e, &is_broken);
     if (is_broken) return cmd_fail(&e);
@@ -128,6 +129,7 @@ static int run_screen(const cmd_args *a, const char *screen) {
         o.session = name;
     }
     int code = app_run(&o, &e);
+    buf_release(&socket);
     if (code != EXIT_OK && e.msg[0] != '\0') cmd_note("%s", e.msg);
     return code;
 }

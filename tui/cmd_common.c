@@ -5,10 +5,12 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/base/file.h"
 #include "engine/base/mem.h"
 #include "engine/base/str.h"
 #include "setup/paths.h"
@@ -182,7 +184,13 @@ int cmd_int_option(const cmd_args *a, const char *name, cmd_range range, int64_t
 
 int cmd_socket(const cmd_args *a, buf *out, err *e) {
     const char *given = cmd_value(a, "socket");
-    return given != NULL ? buf_puts(out, given) : paths_socket(out, e);
+    if (given == NULL) return paths_socket(out, e);
+    /* The daemon runs in another folder. */
+    char *here = given[0] != '/' ? getcwd(NULL, 0) : NULL;
+    if (given[0] != '/' && here == NULL) return err_errno(e, "the current folder is not known");
+    int rc = path_join(out, here != NULL ? here : "/", given);
+    free(here);
+    return rc;
 }
 
 static void say_change(void *ctx, const launch_report *r) {

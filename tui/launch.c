@@ -154,10 +154,11 @@ static void daemon_ended(launch *l) {
 static int take_lock(launch *l, err *e) {
     buf dir = BUF_INIT;
     int rc = path_dir(&dir, l->lock_path);
-    if (rc == OK) rc = paths_make_private(buf_cstr(&dir), e);
+    /* A folder that is there is the user's choice (--socket) and stays as it is. */
+    if (rc == OK && !dir_exists(buf_cstr(&dir))) rc = paths_make_private(buf_cstr(&dir), e);
     buf_release(&dir);
     if (rc != OK) return rc;
-    int fd = open(l->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    int fd = open(l->lock_path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) return err_errno(e, "cannot make %s", l->lock_path);
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
         l->lock_fd = fd;
