@@ -1,6 +1,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/dist/exchange_internal.h"
 
@@ -46,6 +47,23 @@ int exchange_is_device(const exchange *x) {
     return x->ops->sum_rows != NULL;
 }
 
+void exchange_abort(exchange *x, const err *why) {
+    int expected = 0;
+    if (!atomic_compare_exchange_strong(&x->is_aborted, &expected, 1)) {
+        return;
+    }
+    x->abort_error = *why;
+    atomic_store(&x->is_aborted, 2);
+    if (x->ops->abort != NULL) {
+        x->ops->abort(x);
+    }
+}
+
+void exchange_usage(const exchange *x, uint64_t *ns, uint64_t *n) {
+    *ns = atomic_load_explicit(&x->used_ns, memory_order_relaxed);
+    *n = atomic_load_explicit(&x->n_used, memory_order_relaxed);
+}
+
 /* One piece; remembers the first failure. */
 static int gather_piece(exchange *x, const void *mine, size_t bytes, void *all, err *e) {
     if (x->rc != OK) {
@@ -55,8 +73,15 @@ static int gather_piece(exchange *x, const void *mine, size_t bytes, void *all, 
         return x->rc;
     }
     err local = ERR_INIT;
+    uint64_t start = clock_mono_ns();
     int rc = x->ops->gather(x, mine, bytes, all, &local);
+    atomic_fetch_add_explicit(&x->used_ns, clock_mono_ns() - start, memory_order_relaxed);
+    atomic_fetch_add_explicit(&x->n_used, 1, memory_order_relaxed);
     if (rc != OK) {
+        if (atomic_load(&x->is_aborted) == 2) {
+            local = x->abort_error;
+            rc = local.code;
+        }
         x->rc = rc;
         x->broken = local;
         if (e != NULL) {

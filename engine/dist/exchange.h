@@ -40,6 +40,14 @@ int exchange_local_open(int world, size_t max_bytes, int timeout_ms, exchange **
 /* Connects this rank with rank 0 and, through it, with every other rank. Blocks until the world is
  * complete. */
 int exchange_tcp_open(const exchange_tcp_options *options, exchange **out, err *e);
+/* The same over connections that stand already (meet.h), one per other rank; they are taken, also on
+ * error. Only rank, world, max_bytes and timeout_ms of the options are used. */
+int exchange_tcp_adopt(const exchange_tcp_options *options, const int *fds, exchange **out, err *e);
+/* Ends every wait of the step thread, now and later, with this error. From any thread, once; kinds
+ * that cannot be woken end their waits by their deadline. */
+void exchange_abort(exchange *x, const err *why);
+/* Nanoseconds the step thread has spent in exchanges and how many there were. Any thread. */
+void exchange_usage(const exchange *x, uint64_t *ns, uint64_t *n);
 /* Closes this rank's end; peers waiting on it get ERR_PEER. NULL allowed. */
 void exchange_close(exchange *x);
 

@@ -2,6 +2,8 @@
 #ifndef TANDEM_ENGINE_DIST_EXCHANGE_INTERNAL_H
 #define TANDEM_ENGINE_DIST_EXCHANGE_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include "engine/dist/exchange.h"
 
 typedef struct exchange_ops {
@@ -12,6 +14,8 @@ typedef struct exchange_ops {
     int (*sum_rows)(exchange *x, float *rows, size_t n, void *stream, err *e);
     int (*gather_rows)(
         exchange *x, const void *mine, size_t bytes, void *all, void *stream, err *e);
+    /* Wakes the step thread out of a wait, from another thread; NULL: not possible. */
+    void (*abort)(exchange *x);
     void (*close)(exchange *x);
 } exchange_ops;
 
@@ -24,6 +28,9 @@ struct exchange {
     void *parts; /* [world][max_bytes] */
     int rc;      /* first failure of communication; every later call gives it again */
     err broken;
+    _Atomic int is_aborted; /* 1: abort_error is being written, 2: it is there */
+    err abort_error;
+    _Atomic uint64_t used_ns, n_used;
 };
 
 enum { EXCHANGE_DEFAULT_BYTES = 1 << 20, EXCHANGE_DEFAULT_TIMEOUT_MS = 10000 };
