@@ -168,6 +168,12 @@ int model_slot_copy(model *m, int dst, int src, err *e);
  * reset slot. The pages of the same positions are saved by the caller. A blob of another layout:
  * ERR_MISMATCH. */
 int model_slot_save(model *m, int slot, void *blob, size_t size, err *e);
+/* The same as it was at len: at most max_rollback positions back, never below a loaded snapshot. */
+typedef struct snapshot_blob {
+    void *data;
+    size_t size;
+} snapshot_blob;
+int model_slot_save_at(model *m, int slot, int64_t len, snapshot_blob blob, err *e);
 int model_slot_load(model *m, int slot, const void *blob, size_t size, err *e);
 
 /* ---- pages ---- */

@@ -228,11 +228,24 @@ int model_slot_save(model *m, int slot, void *blob, size_t size, err *e) {
     if (rc != OK) {
         return rc;
     }
-    const slot_state *s = &m->slots[slot];
-    if (size < model_snapshot_bytes(m) || s->final_len != s->len) {
+    return model_slot_save_at(m, slot, m->slots[slot].len, (snapshot_blob){blob, size}, e);
+}
+
+int model_slot_save_at(model *m, int slot, int64_t len, snapshot_blob blob, err *e) {
+    int rc = check_slot(m, slot, e);
+    if (rc != OK) {
+        return rc;
+    }
+    slot_state *s = &m->slots[slot];
+    if (blob.size < model_snapshot_bytes(m) || s->final_len != s->len) {
         return err_set(e, ERR_ARG,
-            "snapshot of slot %d: %zu bytes given, %zu needed, %lld rows uncommitted", slot, size,
-            model_snapshot_bytes(m), (long long)(s->len - s->final_len));
+            "snapshot of slot %d: %zu bytes given, %zu needed, %lld rows uncommitted", slot,
+            blob.size, model_snapshot_bytes(m), (long long)(s->len - s->final_len));
+    }
+    bool is_kept = len >= s->floor && len >= s->high - m->options.max_rollback;
+    if (len > s->len || len < 0 || !is_kept) {
+        return err_set(e, ERR_ARG, "snapshot of slot %d at %lld; it holds %lld, at most %d back",
+            slot, (long long)len, (long long)s->len, m->options.max_rollback);
     }
     if (model_has_drafts(m)) {
         m->k.rc = OK;
@@ -240,10 +253,13 @@ int model_slot_save(model *m, int slot, void *blob, size_t size, err *e) {
         draft_feed_pending(m, slot);
         draft_feed_run(m);
     }
-    snapshot_head head = {MODEL_SNAPSHOT_MAGIC, SNAPSHOT_VERSION, model_layout_hash(m), s->len};
-    memset(blob, 0, model_snapshot_bytes(m));
-    memcpy(blob, &head, sizeof(head));
-    move_rows(m, slot, (uint8_t *)blob + sizeof(head), false);
+    snapshot_head head = {MODEL_SNAPSHOT_MAGIC, SNAPSHOT_VERSION, model_layout_hash(m), len};
+    int64_t now = s->len;
+    memset(blob.data, 0, model_snapshot_bytes(m));
+    memcpy(blob.data, &head, sizeof(head));
+    s->len = len; /* the rings still hold what was newest there */
+    move_rows(m, slot, (uint8_t *)blob.data + sizeof(head), false);
+    s->len = now;
     return give_error(m, e);
 }
 

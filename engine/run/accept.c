@@ -105,22 +105,24 @@ static void count_kept(run *r, ticket *t, int32_t i_draft) {
  * touched after a row that ended it. */
 static void absorb_verify(
     run *r, stream *s, const plan_span *span, const step_result *result, int32_t first) {
-    int32_t n_kept = 0;
     int32_t n_draft = span->n_rows - 1;
+    s->is_open = true;
     count_drafted(r, s->t, n_draft);
     for (int32_t i = 0;; i++) {
         int32_t token = -1;
+        s->n_done = (int32_t)span->pos + i + 1;
         if (!take_row(r, s, result, first + i, span->pos + i + 1, &token)) return;
         if (i >= n_draft || token != span->tokens[i + 1]) break;
         count_kept(r, s->t, i);
-        n_kept++;
     }
     err why = ERR_INIT;
-    s->n_done = (int32_t)span->pos + n_kept + 1;
     int rc = r->source->commit(r->source->self, span->slot, s->n_done, &why);
     if (rc != OK) {
         stream_end(r, s, RUN_END_ERROR, -1, &why);
+        return;
     }
+    s->is_open = false;
+    reuse_after(r, s, (int32_t)span->pos);
 }
 
 void run_absorb(
@@ -137,7 +139,9 @@ void run_absorb(
         atomic_store_explicit(&s->t->n_prefilled, s->n_done, memory_order_relaxed);
         atomic_fetch_add_explicit(
             &r->n_prompt_tokens, (uint64_t)span->n_rows, memory_order_relaxed);
+        reuse_after(r, s, (int32_t)span->pos);
         if (span->logits == PLAN_LOGITS_NONE) return;
     }
+    if (span->kind == PLAN_DECODE) reuse_after(r, s, (int32_t)span->pos);
     take_row(r, s, result, first, span->pos + span->n_rows, &token);
 }

@@ -22,7 +22,7 @@ static int collect(ticket *t, int32_t *tokens, err *e) {
 
 static int reply(
     const run_source *source, const run_request *q, bool no_drafts, int32_t *tokens, err *e) {
-    run_options o = {.source = source, .no_drafts = no_drafts};
+    run_options o = {.source = source, .no_drafts = no_drafts, .no_cache = true};
     run *r = NULL;
     ticket *t = NULL;
     int rc = run_open(&o, &r, e);

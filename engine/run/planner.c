@@ -52,6 +52,7 @@ static bool give_slice(plan_view *v, int32_t want, int32_t *rows_left, int32_t *
     if (want >= v->n_todo && *logits_left < 1) {
         want = v->n_todo - 1; /* no room for the logits of its last row: stop one short */
     }
+    if (v->n_most > 0) want = min_i32(want, v->n_most);
     v->n_rows = min_i32(want, v->n_todo);
     *rows_left -= v->n_rows;
     if (v->n_rows == v->n_todo) *logits_left -= 1;

@@ -11,6 +11,7 @@
 /* One stream as the planner sees it. */
 typedef struct plan_view {
     int32_t n_todo;     /* known tokens not yet computed; 1 for a running stream */
+    int32_t n_most;     /* of them in one step; 0: no limit */
     int32_t n_draft;    /* drafts to verify behind the newest token; 0 while a prompt is read */
     uint64_t order;     /* arrival; lower is older */
     bool is_prompt;     /* its todo rows belong to the prompt */

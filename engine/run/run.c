@@ -23,6 +23,7 @@ static void free_parts(run *r) {
         mem_free(r->streams[i].pages);
     }
     mem_free(r->waiting);
+    prefix_free(r->prefixes);
     page_pool_free(r->pool);
     sampler_free(r->sampler);
     pthread_mutex_destroy(&r->registry_lock);
@@ -64,6 +65,7 @@ int run_open(const run_options *options, run **out, err *e) {
         r->streams[i].pages = mem_array((size_t)r->pages_cap, sizeof(int32_t));
     }
     step_cost_reset(&r->cost);
+    r->prefixes = reuse_open(r);
     r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (r->wake_fd < 0 || pthread_create(&r->thread, NULL, run_step_thread, r) != 0) {
         int rc = err_errno(e, "starting the step thread");
@@ -154,6 +156,14 @@ static bool copy_arrays(run *r, ticket *t, const run_request *q) {
     return true;
 }
 
+static uint64_t hash_tokens(const int32_t *tokens, int32_t n) {
+    uint64_t h = 14695981039346656037u;
+    for (int32_t i = 0; i < n; i++) {
+        h = (h ^ (uint32_t)tokens[i]) * 1099511628211u;
+    }
+    return h;
+}
+
 static int make_ticket(run *r, const run_request *q, int32_t max_tokens, ticket **out, err *e) {
     ticket *t = mem_aligned(64, sizeof *t);
     if (t == NULL) return err_set(e, ERR_MEMORY, "no memory for the request");
@@ -164,6 +174,8 @@ static int make_ticket(run *r, const run_request *q, int32_t max_tokens, ticket 
     t->max_tokens = max_tokens;
     t->sampling = q->sampling;
     t->priority = q->priority;
+    memcpy(t->salt, q->salt, sizeof t->salt);
+    t->prompt_hash = hash_tokens(q->prompt, q->n_prompt);
     atomic_store(&t->n_holders, 2);
     copy_ids(t, q);
     if (t->wake_fd < 0 || !copy_arrays(r, t, q)) {

@@ -19,6 +19,7 @@
 #define RUN_STOP_MAX 64
 #define RUN_BANNED_MAX 16
 #define RUN_STEP_RING 256
+#define RUN_SALT_BYTES 16
 
 typedef struct run run;
 typedef struct ticket ticket;
@@ -28,8 +29,12 @@ typedef struct run_options {
     int32_t queue_cap;        /* waiting requests; 0: 64 */
     int32_t gap_ms; /* aim for the longest pause between tokens of a running stream; 0: 150 */
     bool no_drafts; /* never ask the source for drafts */
-    uint64_t reserve_bytes; /* refuse new requests while less memory is available; 0: never */
-    uint32_t step_limit_ms; /* a step that takes longer is overdue: not ready; 0: 60000 */
+    uint64_t reserve_bytes;   /* refuse new requests while less memory is available; 0: never */
+    uint32_t step_limit_ms;   /* a step that takes longer is overdue: not ready; 0: 60000 */
+    bool no_cache;            /* keep no prefixes */
+    uint64_t cache_ram_bytes; /* for saved states of the prefix cache; 0: 256 MiB at most */
+    int32_t mark_tokens;      /* a state is saved so often in long sequences; 0: 1024 */
+    bool has_constant_hash;   /* for tests of the prefix cache: all hashes are equal */
 } run_options;
 
 /* What the step thread asks before each pick of a stream: limits that depend on the tokens so far
@@ -64,6 +69,7 @@ typedef struct run_request {
     int32_t n_banned;
     const run_guide *guide; /* NULL: none; taken on success */
     int priority;
+    uint8_t salt[RUN_SALT_BYTES]; /* prefixes are shared between requests of equal salt only */
 } run_request;
 
 enum { RUN_EVENT_TOKEN = 1, RUN_EVENT_END };
@@ -131,7 +137,9 @@ enum { RUN_STATE_READY, RUN_STATE_DRAINING, RUN_STATE_FAILED, RUN_STATE_STALLED 
 typedef struct run_stats {
     int state;
     int32_t n_slots, n_running, n_waiting, queue_cap;
-    int32_t pages_total, pages_used;
+    int32_t pages_total, pages_used, pages_cached;
+    int32_t n_marks;    /* saved states of the prefix cache */
+    uint64_t n_evicted; /* pages and tails that the prefix cache gave up */
     uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated, n_drafted, n_accepted;
     uint64_t n_done, n_failed, n_cancelled, n_refused;
     double tokens_per_s_minute, tokens_per_s_now, prefill_per_s_now; /* -1: unknown */

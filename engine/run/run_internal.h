@@ -10,6 +10,7 @@
 #include "engine/run/cost.h"
 #include "engine/run/memory.h"
 #include "engine/run/pages.h"
+#include "engine/run/prefix.h"
 #include "engine/run/run.h"
 
 #define TICKET_RING 256 /* events; a power of two */
@@ -33,6 +34,8 @@ struct ticket {
     run_guide guide;
     bool has_guide;
     int priority;
+    uint8_t salt[RUN_SALT_BYTES];
+    uint64_t prompt_hash; /* of the prompt's tokens */
     uint64_t order;
     int32_t n_passed; /* younger requests admitted while this one waited for pages (step thread) */
 
@@ -65,7 +68,10 @@ typedef struct stream {
     float confidence[RUN_DRAFT_MAX];
     int32_t span_tokens[RUN_DRAFT_MAX + 1];
     draft_policy policy;
-    bool is_fresh; /* the last step gave a token: wants drafts */
+    int32_t node;       /* of the prefix cache: whole pages that are in it already */
+    int32_t n_in_cache; /* pages up to node */
+    int32_t branch_at;  /* others went on from here: worth a mark; 0: nowhere */
+    bool is_open;       /* rows of a verify span are not committed; n_done of them are right */
 } stream;
 
 struct run {
@@ -85,6 +91,9 @@ struct run {
     /* Step thread. */
     sampler *sampler;
     page_pool *pool;
+    prefix_cache *prefixes; /* NULL: none */
+    _Atomic int32_t n_marks;
+    _Atomic uint64_t n_evicted;
     stream streams[RUN_MAX_SLOTS];
     ticket **waiting; /* [waiting_cap] oldest first */
     int32_t n_wait_list, waiting_cap;
@@ -131,6 +140,22 @@ void run_admit(run *r);
 void run_cancel_sweep(run *r, bool is_aborting);
 /* Makes sure the slot lists pages for positions below n. */
 int stream_grow(run *r, stream *s, int32_t n, err *e);
+
+/* A page out of the stream's reservation; the prefix cache gives one up if it must. */
+int32_t stream_take_page(run *r, stream *s);
+
+/* reuse.c: streams and the prefix cache, all on the step thread. */
+prefix_cache *reuse_open(run *r);
+/* Finds what is known of the prompt and lets a fresh stream begin behind it. */
+void reuse_start(run *r, stream *s);
+/* The stream's positions went from before to n_done, all final: saves states where it is worth it. */
+void reuse_after(run *r, stream *s, int32_t before);
+/* Prompt rows up to the next place where a state is to be saved. */
+int32_t reuse_rows_to_mark(const run *r, const stream *s);
+/* Before the slot is emptied. */
+void reuse_end(run *r, stream *s, int end, const err *why);
+/* A stream that reads the same prompt now will leave a prefix for t. */
+bool reuse_should_wait(const run *r, const ticket *t);
 
 /* accept.c: what came out of a step */
 void run_absorb(

@@ -18,6 +18,10 @@ typedef struct source_info {
     int32_t n_vocab, n_slots, n_pages, page_tokens, max_rows, max_logit_rows;
     int32_t block;       /* drafts per call; 0: no drafts */
     int64_t max_context; /* positions of one stream */
+    /* For the prefix cache; a source without slot_save leaves them 0. */
+    size_t snapshot_bytes, page_bytes;
+    uint64_t layout_hash;
+    int32_t max_rollback; /* how far back slot_save reaches */
 } source_info;
 
 typedef struct run_source {
@@ -29,6 +33,12 @@ typedef struct run_source {
     int (*slot_pages)(void *self, int slot, const int32_t *pages, int n, err *e);
     void (*slot_reset)(void *self, int slot);
     int (*slot_copy)(void *self, int dst, int src, err *e);
+    /* State at len, at most max_rollback back; NULL: nothing can be cached. */
+    int (*slot_save)(void *self, int slot, int64_t len, void *blob, err *e);
+    int (*slot_load)(void *self, int slot, const void *blob, err *e);
+    int (*page_copy)(void *self, int dst, int src, err *e);
+    int (*page_read)(void *self, int page, void *out, err *e);
+    int (*page_write)(void *self, int page, const void *data, err *e);
     /* The stream that will use a freshly reset slot; NULL where the source does not care. */
     void (*slot_begin)(void *self, int slot, const int32_t *prompt, int32_t n_prompt);
 } run_source;

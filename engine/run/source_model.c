@@ -24,6 +24,30 @@ static int slot_copy(void *self, int dst, int src, err *e) {
     return model_slot_copy(self, dst, src, e);
 }
 
+static int slot_save(void *self, int slot, int64_t len, void *blob, err *e) {
+    model_info info;
+    model_get_info(self, &info);
+    return model_slot_save_at(self, slot, len, (snapshot_blob){blob, info.snapshot_bytes}, e);
+}
+
+static int slot_load(void *self, int slot, const void *blob, err *e) {
+    model_info info;
+    model_get_info(self, &info);
+    return model_slot_load(self, slot, blob, info.snapshot_bytes, e);
+}
+
+static int page_copy(void *self, int dst, int src, err *e) {
+    return model_page_copy(self, dst, src, e);
+}
+
+static int page_read(void *self, int page, void *out, err *e) {
+    return model_page_read(self, page, out, e);
+}
+
+static int page_write(void *self, int page, const void *data, err *e) {
+    return model_page_write(self, page, data, e);
+}
+
 void source_from_model(model *m, run_source *out) {
     model_info info;
     model_get_info(m, &info);
@@ -36,12 +60,21 @@ void source_from_model(model *m, run_source *out) {
             .max_rows = info.max_rows,
             .max_logit_rows = info.max_logit_rows,
             .block = info.has_drafts ? info.block : 0,
-            .max_context = info.max_context},
+            .max_context = info.max_context,
+            .snapshot_bytes = info.snapshot_bytes,
+            .page_bytes = info.page_bytes,
+            .layout_hash = info.layout_hash,
+            .max_rollback = info.max_rollback},
         .step = step,
         .draft = draft,
         .commit = commit,
         .slot_pages = slot_pages,
         .slot_reset = slot_reset,
         .slot_copy = slot_copy,
+        .slot_save = slot_save,
+        .slot_load = slot_load,
+        .page_copy = page_copy,
+        .page_read = page_read,
+        .page_write = page_write,
     };
 }

@@ -101,6 +101,9 @@ void run_stats_get(run *r, run_stats *out) {
     out->n_waiting = atomic_load(&r->n_waiting);
     out->pages_total = page_pool_total(r->pool);
     out->pages_used = page_pool_used(r->pool);
+    out->pages_cached = page_pool_cached(r->pool);
+    out->n_marks = atomic_load_explicit(&r->n_marks, memory_order_relaxed);
+    out->n_evicted = atomic_load_explicit(&r->n_evicted, memory_order_relaxed);
     out->n_steps = atomic_load(&r->n_steps);
     out->n_rows = atomic_load(&r->n_rows);
     out->n_prompt_tokens = atomic_load(&r->n_prompt_tokens);

@@ -30,6 +30,7 @@ static void look(run *r, step_work *w) {
         bool is_prompt = s->n_known == s->t->n_prompt;
         plan_view *v = &w->views[w->n_views];
         *v = (plan_view){.n_todo = s->n_known - s->n_done,
+            .n_most = is_prompt ? reuse_rows_to_mark(r, s) : 0,
             .n_draft = s->n_draft,
             .order = s->t->order,
             .is_prompt = is_prompt,

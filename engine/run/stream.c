@@ -37,6 +37,7 @@ static void give_back_pages(run *r, stream *s) {
 void stream_end(run *r, stream *s, int end, int32_t token, const err *why) {
     int slot = (int)(s - r->streams);
     ticket *t = s->t;
+    reuse_end(r, s, end, why);
     r->source->slot_reset(r->source->self, slot);
     give_back_pages(r, s);
     s->t = NULL;
@@ -44,13 +45,22 @@ void stream_end(run *r, stream *s, int end, int32_t token, const err *why) {
     ticket_end(r, t, end, token, why);
 }
 
+int32_t stream_take_page(run *r, stream *s) {
+    CHECK(s->n_reserved_pages > 0);
+    while (page_pool_lacks_free(r->pool)) {
+        bool has_given = r->prefixes != NULL && prefix_evict(r->prefixes);
+        CHECK(has_given); /* a reservation is covered by free and idle pages */
+    }
+    s->n_reserved_pages--;
+    return page_pool_take(r->pool);
+}
+
 int stream_grow(run *r, stream *s, int32_t n, err *e) {
     int32_t need = pages_for(r, n);
     if (need <= s->n_pages) return OK;
     CHECK(need - s->n_pages <= s->n_reserved_pages);
     while (s->n_pages < need) {
-        s->pages[s->n_pages++] = page_pool_take(r->pool);
-        s->n_reserved_pages--;
+        s->pages[s->n_pages++] = stream_take_page(r, s);
     }
     return r->source->slot_pages(r->source->self, (int)(s - r->streams), s->pages, s->n_pages, e);
 }
@@ -63,11 +73,13 @@ static void start_stream(run *r, stream *s, ticket *t, int32_t n_reserved) {
     s->n_pages = 0;
     s->n_reserved_pages = n_reserved;
     s->n_draft = 0;
+    s->is_open = false;
     draft_policy_reset(&s->policy);
     r->source->slot_reset(r->source->self, slot);
     if (r->source->slot_begin != NULL) {
         r->source->slot_begin(r->source->self, slot, t->tokens, t->n_prompt);
     }
+    reuse_start(r, s);
     atomic_store_explicit(&t->start_ns, clock_mono_ns(), memory_order_relaxed);
     atomic_store_explicit(&t->phase, RUN_PHASE_PREFILL, memory_order_relaxed);
     /* In this order, so that running + waiting never looks smaller than it is. */
@@ -109,7 +121,7 @@ static void remove_waiting(run *r, int32_t i) {
 static int32_t pick_waiting(run *r, int priority, int32_t *n_reserved) {
     for (int32_t i = 0; i < r->n_wait_list; i++) {
         ticket *t = r->waiting[i];
-        if (t->priority != priority) continue;
+        if (t->priority != priority || reuse_should_wait(r, t)) continue;
         int32_t need = pages_for(r, t->n_prompt + t->max_tokens);
         if (page_pool_reserve(r->pool, need)) {
             *n_reserved = need;

@@ -1,0 +1,32 @@
+/* A stand-in for the model whose next-token scores depend on every token that its pages hold and on
+ * a private window of the newest ones, so that a wrong page, a stale row, a wrong snapshot or a
+ * wrong rollback changes what comes out. Cheap enough for thousands of requests. A prompt that
+ * begins with PAGED_TOY_BAD gives rows that are not finite once it decodes. One thread steps. */
+#ifndef TESTS_HARNESS_PAGED_TOY_H
+#define TESTS_HARNESS_PAGED_TOY_H
+
+#include <stdatomic.h>
+
+#include "engine/run/source.h"
+
+enum { PAGED_TOY_VOCAB = 61, PAGED_TOY_BAD = 0, PAGED_TOY_EOS = 1, PAGED_TOY_BLOCK = 4 };
+
+typedef struct paged_toy paged_toy;
+
+typedef struct paged_toy_options {
+    int32_t n_slots, n_pages, page_tokens, max_rows;
+    int64_t max_context;
+    bool has_drafts;
+} paged_toy_options;
+
+paged_toy *paged_toy_new(const paged_toy_options *o);
+void paged_toy_free(paged_toy *t);
+const run_source *paged_toy_source(const paged_toy *t);
+
+/* Any thread. The next step fails with this code, once. */
+void paged_toy_fail(paged_toy *t, int code);
+void paged_toy_slow(paged_toy *t, int ms_per_step);
+/* Prompt rows stepped since the start. */
+int64_t paged_toy_prompt_rows(const paged_toy *t);
+
+#endif
