@@ -39,10 +39,13 @@ typedef struct back_edges {
 static back_edges edges_backwards(const dfa *d) {
     size_t n = (size_t)d->n_states * d->n_classes;
     back_edges b = {mem_array(d->n_states + 2, sizeof(uint32_t)), mem_array(n + 1, 4)};
-    for (size_t i = 0; i < n; i++) b.first[d->next[i] + 1]++;
-    for (uint32_t i = 0; i < d->n_states; i++) b.first[i + 1] += b.first[i];
+    for (size_t i = 0; i < n; i++)
+        b.first[d->next[i] + 1]++;
+    for (uint32_t i = 0; i < d->n_states; i++)
+        b.first[i + 1] += b.first[i];
     uint32_t *at = mem_dup(b.first, (d->n_states + 1) * sizeof *at);
-    for (size_t i = 0; i < n; i++) b.from[at[d->next[i]]++] = (uint32_t)(i / d->n_classes);
+    for (size_t i = 0; i < n; i++)
+        b.from[at[d->next[i]]++] = (uint32_t)(i / d->n_classes);
     mem_free(at);
     return b;
 }
@@ -215,7 +218,8 @@ int dfa_from_regex(const char *pattern, size_t len, int mode, dfa **out, err *e)
         uint32_t start = ends[0];
         n.states[ends[1]].a = match;
         if (mode == REGEX_SEARCH) {
-            n.states[ends[1]].a = add_any_loop(&n, match);
+            uint32_t behind = add_any_loop(&n, match); /* may move the states */
+            n.states[ends[1]].a = behind;
             start = add_any_loop(&n, ends[0]);
         }
         rc = n.is_full ? err_set(e, ERR_LIMIT, "pattern: too large")
@@ -266,7 +270,8 @@ typedef struct product {
 
 static uint32_t pair_slot(const product *p, uint32_t x, uint32_t y) {
     uint64_t h = ((uint64_t)x << 32 | y) * 0x9E3779B97F4A7C15u;
-    for (uint32_t i = (uint32_t)(h >> 32) & (p->table_size - 1);; i = (i + 1) & (p->table_size - 1)) {
+    for (uint32_t i = (uint32_t)(h >> 32) & (p->table_size - 1);;
+         i = (i + 1) & (p->table_size - 1)) {
         uint32_t at = p->table[i];
         if (at == 0 || (p->pairs[at - 1][0] == x && p->pairs[at - 1][1] == y)) return i;
     }
@@ -325,7 +330,8 @@ int dfa_intersect(const dfa *a, const dfa *b, bool is_negated, dfa **out, err *e
     uint32_t cap = 0;
     int rc = OK;
     product_classes(a, b, raw, sample);
-    if (a->start != 0 && (b->start != 0 || is_negated)) raw->start = pair_number(&p, a->start, b->start);
+    if (a->start != 0 && (b->start != 0 || is_negated))
+        raw->start = pair_number(&p, a->start, b->start);
     for (uint32_t i = 0; i < p.len || i == 0; i++) {
         if (p.len > DFA_MAX_STATES) {
             rc = err_set(e, ERR_LIMIT, "pattern: patterns that hold together are too large");

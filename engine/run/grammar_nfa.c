@@ -81,13 +81,15 @@ void nfa_add_ranges(nfa *n, const uint32_t (*ranges)[2], size_t n_ranges, uint32
         uint32_t lo = ranges[i][0];
         while (lo <= ranges[i][1] && !n->is_full) {
             uint32_t hi = ranges[i][1];
-            while (cut_range(lo, &hi)) continue;
+            while (cut_range(lo, &hi))
+                continue;
             if (lo < 0xD800 || lo > 0xDFFF) add_bytes(n, lo, hi, &head, end);
             lo = hi + 1;
         }
     }
     if (head == NFA_NONE) { /* the empty set: a range that no byte is in */
-        head = nfa_add(n, (nfa_state){.kind = NFA_RANGE, .lo = 1, .hi = 0, .a = end, .b = NFA_NONE});
+        head =
+            nfa_add(n, (nfa_state){.kind = NFA_RANGE, .lo = 1, .hi = 0, .a = end, .b = NFA_NONE});
     }
     ends[0] = head;
     ends[1] = end;
@@ -137,7 +139,8 @@ static void sort_list(uint32_t *v, uint32_t n) {
     for (uint32_t gap = n / 2; gap > 0; gap /= 2) {
         for (uint32_t i = gap; i < n; i++) {
             uint32_t x = v[i], j = i;
-            for (; j >= gap && v[j - gap] > x; j -= gap) v[j] = v[j - gap];
+            for (; j >= gap && v[j - gap] > x; j -= gap)
+                v[j] = v[j - gap];
             v[j] = x;
         }
     }
@@ -145,7 +148,8 @@ static void sort_list(uint32_t *v, uint32_t n) {
 
 static uint64_t hash_list(const uint32_t *v, size_t n) {
     uint64_t h = 1469598103934665603u;
-    for (size_t i = 0; i < n; i++) h = (h ^ v[i]) * 1099511628211u;
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ v[i]) * 1099511628211u;
     return h ^ h >> 29;
 }
 
@@ -155,7 +159,8 @@ static void table_grow(subsets *s) {
     s->table = mem_array(s->table_size, sizeof *s->table);
     for (uint32_t i = 0; i < s->n_sets; i++) {
         uint64_t h = hash_list(s->items + s->first[i], s->first[i + 1] - s->first[i]);
-        while (s->table[h & (s->table_size - 1)] != 0) h++;
+        while (s->table[h & (s->table_size - 1)] != 0)
+            h++;
         s->table[h & (s->table_size - 1)] = i + 1;
     }
 }

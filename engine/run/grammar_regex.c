@@ -78,8 +78,8 @@ static void group_alternative(regex *r) {
 }
 
 /* Copies the states [first, n->len) of a piece. */
-static void fragment_copy(nfa *n, uint32_t first, uint32_t last, const uint32_t from[2],
-    uint32_t to[2]) {
+static void fragment_copy(
+    nfa *n, uint32_t first, uint32_t last, const uint32_t from[2], uint32_t to[2]) {
     uint32_t shift = (uint32_t)n->len - first;
     for (uint32_t i = first; i < last; i++) {
         nfa_state s = n->states[i];
@@ -170,14 +170,22 @@ static int parse_quantifier(regex *r, bool *is_quantifier) {
     int64_t min = 0, max = -1;
     *is_quantifier = true;
     switch (*r->p) {
-    case '*': r->p++; break;
-    case '+': min = 1, r->p++; break;
-    case '?': max = 1, r->p++; break;
+    case '*':
+        r->p++;
+        break;
+    case '+':
+        min = 1, r->p++;
+        break;
+    case '?':
+        max = 1, r->p++;
+        break;
     case '{':
         if (take_braces(r, &min, &max)) break;
         *is_quantifier = false;
         return OK;
-    default: *is_quantifier = false; return OK;
+    default:
+        *is_quantifier = false;
+        return OK;
     }
     if (r->stack[r->depth].atom[0] == NFA_NONE) {
         return fail(r, ERR_FORMAT, "nothing to repeat");
@@ -268,16 +276,23 @@ static int parse_piece(regex *r) {
     int rc = parse_quantifier(r, &is_quantifier);
     if (rc != OK || is_quantifier) return rc;
     switch (*r->p) {
-    case '(': return open_group(r);
-    case ')': return close_group(r);
+    case '(':
+        return open_group(r);
+    case ')':
+        return close_group(r);
     case '|':
         group_alternative(r);
         fragment_empty(r->n, r->stack[r->depth].seq);
         r->p++;
         return OK;
-    case '^': add_assertion(r, NFA_BEGIN); return OK;
-    case '$': add_assertion(r, NFA_END); return OK;
-    default: return parse_atom(r);
+    case '^':
+        add_assertion(r, NFA_BEGIN);
+        return OK;
+    case '$':
+        add_assertion(r, NFA_END);
+        return OK;
+    default:
+        return parse_atom(r);
     }
 }
 
@@ -286,7 +301,8 @@ int regex_parse(const char *pattern, size_t len, nfa *n, uint32_t ends[2], err *
     *r = (regex){.p = pattern, .end = pattern + len, .text = pattern, .n = n, .e = e};
     int rc = OK;
     group_begin(r);
-    while (r->p < r->end && rc == OK && !n->is_full) rc = parse_piece(r);
+    while (r->p < r->end && rc == OK && !n->is_full)
+        rc = parse_piece(r);
     if (rc == OK && n->is_full) rc = fail(r, ERR_LIMIT, "too large");
     if (rc == OK && r->depth > 0) rc = fail(r, ERR_FORMAT, "a group is not closed");
     if (rc == OK) {

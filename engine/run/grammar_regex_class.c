@@ -45,7 +45,8 @@ void cp_set_invert(cp_set *s) {
 }
 
 static void add_all(cp_set *s, const uint32_t (*ranges)[2], size_t n) {
-    for (size_t i = 0; i < n; i++) cp_set_add(s, ranges[i][0], ranges[i][1]);
+    for (size_t i = 0; i < n; i++)
+        cp_set_add(s, ranges[i][0], ranges[i][1]);
 }
 
 void cp_set_dot(cp_set *s) {
@@ -127,8 +128,8 @@ static int property(const char **p, const char *end, bool is_inverted, cp_set *s
     static const struct {
         const char *name;
         uint8_t group;
-    } known[] = {{"N", UNICODE_NUMBER}, {"Number", UNICODE_NUMBER},
-        {"White_Space", UNICODE_SPACE}, {"space", UNICODE_SPACE}};
+    } known[] = {{"N", UNICODE_NUMBER}, {"Number", UNICODE_NUMBER}, {"White_Space", UNICODE_SPACE},
+        {"space", UNICODE_SPACE}};
     const char *close = *p < end && **p == '{' ? memchr(*p, '}', (size_t)(end - *p)) : NULL;
     if (close == NULL) return ERR_FORMAT;
     const char *name = *p + 1;
@@ -152,13 +153,26 @@ static int property(const char **p, const char *end, bool is_inverted, cp_set *s
 /* A backslash and a letter that stands for a class. True if it was one. */
 static bool class_escape(char c, cp_set *set) {
     switch (c) {
-    case 'd': add_digits(set); return true;
-    case 'D': add_inverted(set, add_digits); return true;
-    case 'w': add_word(set); return true;
-    case 'W': add_inverted(set, add_word); return true;
-    case 's': add_space(set); return true;
-    case 'S': add_inverted(set, add_space); return true;
-    default: return false;
+    case 'd':
+        add_digits(set);
+        return true;
+    case 'D':
+        add_inverted(set, add_digits);
+        return true;
+    case 'w':
+        add_word(set);
+        return true;
+    case 'W':
+        add_inverted(set, add_word);
+        return true;
+    case 's':
+        add_space(set);
+        return true;
+    case 'S':
+        add_inverted(set, add_space);
+        return true;
+    default:
+        return false;
     }
 }
 
