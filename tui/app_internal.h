@@ -81,7 +81,8 @@ typedef struct app {
     app_prompt prompt;
     char hint[512]; /* one line for the user, until hint_until_ms */
     uint64_t hint_until_ms;
-    key_action confirm; /* OVERLAY_CONFIRM: what a yes does */
+    bool is_hint_of_waiting; /* the hint says that a message waits for the engine */
+    key_action confirm;      /* OVERLAY_CONFIRM: what a yes does */
     char confirm_text[256];
     buf overlay_text; /* OVERLAY_TEXT: lines */
     char overlay_title[64];

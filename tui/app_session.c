@@ -119,6 +119,7 @@ static void queue_until_ready(app *a, const char *text) {
         app_hint(a, "no engine is running; /engine start starts it, your message waits");
     else
         app_hint(a, "the engine is not ready yet; your message waits for it");
+    a->is_hint_of_waiting = true;
 }
 
 void app_submit(app *a) {

@@ -71,6 +71,7 @@ void app_hint(app *a, const char *fmt, ...) {
         if (*s == '\n' || *s == '\t') *s = ' ';
     }
     a->hint_until_ms = a->now_ms + HINT_MS;
+    a->is_hint_of_waiting = false;
     a->is_dirty = true;
 }
 
@@ -268,7 +269,9 @@ static void tick(app *a, timing *t) {
     if (gauges_tick(&a->gauges, a->now_ms)) a->is_dirty = true;
     app_keep_draft(a, false);
     if (a->screen == SCREEN_HOME && a->now_ms >= a->sessions_due_ms) app_load_sessions(a);
-    if (a->hint[0] != '\0' && a->now_ms >= a->hint_until_ms) {
+    /* What waited is on its way: the rate of its reply takes the line. */
+    bool is_told = a->is_hint_of_waiting && chat_is_busy(&a->chat);
+    if (a->hint[0] != '\0' && (is_told || a->now_ms >= a->hint_until_ms)) {
         a->hint[0] = '\0';
         a->is_dirty = true;
     }

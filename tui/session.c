@@ -104,6 +104,7 @@ int session_open_read(const char *dir, const char *name, session **out, err *e) 
 void session_close(session *s) {
     if (s == NULL) return;
     if (!s->is_read_only && s->open_id != 0) session_flush(s, NULL);
+    session_sync_free(s->sync);
     if (s->fd >= 0) close(s->fd);
     tree_release(s);
     mem_free(s);
@@ -313,7 +314,8 @@ int session_flush(session *s, err *e) {
 }
 
 int session_tick(session *s, int64_t now_ms, err *e) {
-    if (s->open_id == 0) return OK;
+    int rc = session_sync_take_error(s->sync, e);
+    if (rc != OK || s->open_id == 0) return rc;
     size_t waiting = s->text.len - s->text_written + s->think.len - s->think_written;
     bool is_due = waiting >= SESSION_WRITE_BYTES ||
                   (waiting > 0 && now_ms - s->written_ms >= SESSION_WRITE_MS);

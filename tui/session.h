@@ -3,12 +3,14 @@
  * it open for writing (lock on the file), any number may read it.
  *
  * The file starts with a line of magic and version; every record is one line
- * "LENGTH CRC32C JSON" (both numbers 8 hex digits). A turn is on disk (synced) before the function
- * that adds it returns, so what is shown as sent is never lost. A reply is written as it streams:
- * session_reply_append keeps the text, session_tick writes it at most once a second, session_flush
- * at once. A reply without its end record was interrupted; its text up to the last write is kept.
- * A damaged tail is cut when the session is opened for writing and kept beside it under
- * NAME.damaged-TIME; damaged lines in the middle are skipped; session_note says what was found. */
+ * "LENGTH CRC32C JSON" (both numbers 8 hex digits). A turn is in the file before the function that
+ * adds it returns, so what is shown as sent outlives this program; a thread of the session flushes
+ * it to the disk at once ("synced"), so that nobody waits for a disk. A reply is written as it
+ * streams: session_reply_append keeps the text, session_tick writes it at most once a second,
+ * session_flush at once. A reply without its end record was interrupted; its text up to the last
+ * write is kept. A damaged tail is cut when the session is opened for writing and kept beside it
+ * under NAME.damaged-TIME; damaged lines in the middle are skipped; session_note says what was
+ * found. */
 #ifndef TUI_SESSION_H
 #define TUI_SESSION_H
 
@@ -118,7 +120,8 @@ int session_reply_tool_calls(session *s, const char *json, err *e);
 int session_reply_end(
     session *s, session_state state, const char *stats, const char *error, err *e);
 
-/* Writes unwritten reply text if a second has passed since the last write; cheap otherwise. */
+/* Writes unwritten reply text if a second has passed since the last write; cheap otherwise. Tells
+ * once when a flush since the last call has failed. Never waits for the disk. */
 int session_tick(session *s, int64_t now_ms, err *e);
 int session_flush(session *s, err *e);
 

@@ -4,6 +4,7 @@
 
 #include "engine/base/json.h"
 #include "tui/session.h"
+#include "tui/session_sync.h"
 
 /* First 8 bytes of a journal, a blank, the version. */
 #define JOURNAL_MAGIC "TNDMSESS"
@@ -24,7 +25,8 @@ struct session {
     char name[SESSION_NAME_BYTES];
     char *title; /* NULL: none yet */
     char *note;
-    int fd; /* -1: read only, or not on disk yet */
+    int fd;             /* -1: read only, or not on disk yet */
+    session_sync *sync; /* made by the first flush */
     bool is_read_only;
     uint64_t end; /* length of the good part of the file */
     int64_t created_ms;
@@ -65,8 +67,8 @@ int record_apply(session *s, const json *v, err *e);
 
 /* The file (session_journal.c). */
 
-/* Appends one record; the first one makes the file. sync waits for the disk. On failure the file is
- * as it was before. */
+/* Appends one record; the first one makes the file. With sync its flush begins; session_close waits
+ * for it and session_tick tells its failure. On failure the file is as it was before. */
 int journal_append(session *s, const buf *record, bool sync, err *e);
 /* Reads a journal into the tree. With repair the damaged tail is cut and kept aside. */
 int journal_load(session *s, const char *path, bool repair, err *e);

@@ -72,7 +72,6 @@ static int file_make(session *s, err *e) {
         buf_printf(&head, "%s %d\n", JOURNAL_MAGIC, JOURNAL_VERSION);
         rc = fd_write_full(s->fd, head.data, head.len, e);
     }
-    if (rc == OK) rc = dir_sync(s->dir, e);
     if (rc == OK) s->end = head.len;
     if (rc != OK && s->fd >= 0) {
         unlink(buf_cstr(&path));
@@ -84,9 +83,8 @@ static int file_make(session *s, err *e) {
     return rc;
 }
 
-static int write_line(session *s, const buf *line, bool sync, err *e) {
+static int write_line(session *s, const buf *line, err *e) {
     int rc = fd_write_at(s->fd, line->data, line->len, s->end, e);
-    if (rc == OK && sync && fdatasync(s->fd) != 0) rc = err_errno(e, "cannot write the session");
     if (rc != OK) {
         /* A half line would be a damaged record for the next reader. */
         if (ftruncate(s->fd, (off_t)s->end) != 0) return rc;
@@ -120,8 +118,12 @@ int journal_append(session *s, const buf *record, bool sync, err *e) {
         if (rc != OK) err_set(e, rc, "the turn is too long to keep");
     }
     if (rc == OK) {
-        rc = write_line(s, &line, sync, e);
-        if (is_full(rc) && reserve_drop(s->dir)) rc = write_line(s, &line, sync, e);
+        rc = write_line(s, &line, e);
+        if (is_full(rc) && reserve_drop(s->dir)) rc = write_line(s, &line, e);
+    }
+    if (rc == OK && sync) {
+        if (s->sync == NULL) s->sync = session_sync_new(s->fd, s->dir);
+        session_sync_want(s->sync);
     }
     buf_release(&line);
     return full_sentence(s, rc, e);

@@ -12,11 +12,13 @@
 
 #include <cmocka.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/base/str.h"
 #include "tui/session.h"
+#include "tui/session_sync.h"
 
 static char dir[64];
 
@@ -396,6 +398,27 @@ static void a_full_disk_is_said_and_damages_nothing(void **state) {
     session_close(s);
 }
 
+/* A pipe cannot be flushed: its failure is told once, and not to the one who asked for it. */
+static void a_failed_flush_is_told_later(void **state) {
+    (void)state;
+    int ends[2];
+    err e = ERR_INIT;
+    assert_int_equal(pipe(ends), 0);
+    session_sync *s = session_sync_new(ends[1], dir);
+    session_sync_want(s);
+    int rc = OK;
+    for (int i = 0; i < 2000 && rc == OK; i++) {
+        rc = session_sync_take_error(s, &e);
+        sleep_ms(5);
+    }
+    assert_int_not_equal(rc, OK);
+    assert_non_null(strstr(e.msg, "cannot write the session"));
+    assert_int_equal(session_sync_take_error(s, &e), OK);
+    session_sync_free(s);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keeps_everything_over_a_reopen),
@@ -410,6 +433,7 @@ int main(void) {
         cmocka_unit_test(refuses_text_that_is_not_utf8),
         cmocka_unit_test(keeps_drafts),
         cmocka_unit_test(a_full_disk_is_said_and_damages_nothing),
+        cmocka_unit_test(a_failed_flush_is_told_later),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
