@@ -16,6 +16,7 @@ extern "C" {
 
 #include "engine/base/mem.h"
 #include "kernels/cuda_check.h"
+#include "kernels/exl3/exl3_gpu.h"
 #include "kernels/exl3/exl3_kernel_order.h"
 #include "kernels/kernels.h"
 
@@ -86,6 +87,8 @@ int moe_cuda_table_new(kernel_context *k, const expert_weights *experts, int n,
 /* A packed matrix in device memory; the handle is host memory, freed with linear_cuda_packed_free. */
 int linear_cuda_packed_new(kernel_context *k, const exl3_matrix *m, const void **out, err *e);
 void linear_cuda_packed_free(const void *packed);
+/* A handle of a matrix that lies in device memory already. */
+const void *linear_cuda_packed_of(const exl3_gpu_matrix *m);
 /* Bytes of kernel_context.scratch that linear_cuda and moe_cuda need. */
 size_t linear_cuda_scratch_bytes(int n_jobs, int n_rows, int max_in, int max_out);
 

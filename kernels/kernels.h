@@ -41,6 +41,13 @@ typedef struct kernels {
     void (*fetch)(kernel_context *k, void *to, const void *from, size_t bytes);
     /* Waits for everything before it; picks up errors of the device. */
     void (*wait)(kernel_context *k);
+    /* Recording of a sequence of operators for later replay with the same arguments; NULL: not
+     * possible. Between begin and end operators only record (no wait, no copy from the host);
+     * graph_end gives the recording or NULL with the context's error. */
+    void (*graph_begin)(kernel_context *k);
+    void *(*graph_end)(kernel_context *k);
+    void (*graph_run)(kernel_context *k, void *graph);
+    void (*graph_free)(void *graph);
     /* Rounds to bf16 where the context asks for it. */
     void (*round)(kernel_context *k, float *x, size_t n);
     /* A packed matrix in the order of the back end (linear_weight.packed), and its bytes. */

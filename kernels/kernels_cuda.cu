@@ -178,6 +178,35 @@ static void cuda_fetch(kernel_context *k, void *to, const void *from, size_t byt
     if (k->rc == OK) cuda_wait(k);
 }
 
+/* ---- graphs ---- */
+
+static void cuda_graph_begin(kernel_context *k) {
+    if (k->rc == OK)
+        note(k, cudaStreamBeginCapture(cuda_of(k)->stream, cudaStreamCaptureModeThreadLocal),
+            "recording a step");
+}
+
+static void *cuda_graph_end(kernel_context *k) {
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    /* The recording is ended even after an error: the stream is unusable until then. */
+    const cudaError_t ended = cudaStreamEndCapture(cuda_of(k)->stream, &graph);
+    note(k, ended, "recording a step");
+    if (k->rc == OK) note(k, cudaGraphInstantiate(&exec, graph, 0), "making a step graph");
+    if (graph != NULL) (void)cudaGraphDestroy(graph);
+    (void)cudaGetLastError();
+    return exec;
+}
+
+static void cuda_graph_run(kernel_context *k, void *graph) {
+    if (k->rc == OK)
+        note(k, cudaGraphLaunch((cudaGraphExec_t)graph, cuda_of(k)->stream), "step graph");
+}
+
+static void cuda_graph_free(void *graph) {
+    (void)cudaGraphExecDestroy((cudaGraphExec_t)graph);
+}
+
 static size_t cuda_scratch_bytes(const kernel_limits *l) {
     return linear_cuda_scratch_bytes(l->n_jobs, l->n_rows, l->max_in, l->max_out);
 }
@@ -193,6 +222,10 @@ static kernels make_table() {
     t.copy = cuda_copy;
     t.fetch = cuda_fetch;
     t.wait = cuda_wait;
+    t.graph_begin = cuda_graph_begin;
+    t.graph_end = cuda_graph_end;
+    t.graph_run = cuda_graph_run;
+    t.graph_free = cuda_graph_free;
     t.round = round_cuda;
     t.packed_new = linear_cuda_packed_new;
     t.packed_free = linear_cuda_packed_free;

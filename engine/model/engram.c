@@ -41,13 +41,19 @@ void engram_begin(model *m) {
     }
 }
 
-static void engram_await(model *m, int t) {
+void engram_fetch(model *m, int t) {
+    buffers *b = &m->b;
     if (m->k.rc != OK || m->tickets[t] < 0) {
         return;
     }
     uint64_t deadline = clock_mono_ns() + (uint64_t)m->options.engram_timeout_ms * 1000000u;
     m->k.rc = m->store->ops->wait(m->store, m->tickets[t], deadline, &m->k.error);
     m->tickets[t] = -1;
+    if (b->host.records[t] != b->records[t]) {
+        size_t n = (size_t)(m->step_rows.rows.n * m->part.n_columns);
+        m->ops->copy(
+            &m->k, b->records[t], b->host.records[t], n * engram_record_bytes(m->config.d_engram));
+    }
 }
 
 void engram_abandon(model *m) {
@@ -68,11 +74,7 @@ void engram_layer(model *m, int i_layer) {
     buffers *b = &m->b;
     int n = m->step_rows.rows.n, t = c->layers[i_layer].i_engram, columns = m->part.n_columns;
     size_t in = (size_t)(columns * c->d_engram), out = (size_t)((c->n_streams + 1) * c->n_embd);
-    engram_await(m, t);
-    if (b->host.records[t] != b->records[t]) {
-        m->ops->copy(&m->k, b->records[t], b->host.records[t],
-            (size_t)(n * columns) * engram_record_bytes(c->d_engram));
-    }
+    engram_fetch(m, t);
     m->ops->engram_decode(
         &m->k, &(engram_decode_args){b->records[t], engram_record_bytes(c->d_engram), b->engram_x,
                    n * columns, c->d_engram});

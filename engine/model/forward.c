@@ -88,10 +88,10 @@ static uint64_t lap(model *m, step_part part, uint64_t since) {
     return now;
 }
 
-static void run_step(model *m, const batch_plan *plan, int n_logits) {
+/* The operators of a pass, from embedding to logits. */
+static void run_pass(model *m, int n_logits) {
     const model_config *c = &m->config;
     uint64_t start = clock_mono_ns();
-    engram_begin(m);
     m->ops->embed(&m->k, &(embed_args){&m->embed, m->step_rows.rows.token, m->b.h, m->b.pre,
                              m->step_rows.rows.n, c->n_streams});
     if (m->tap != NULL) {
@@ -102,7 +102,63 @@ static void run_step(model *m, const batch_plan *plan, int n_logits) {
     run_layers(m);
     start = clock_mono_ns();
     run_logits(m, n_logits);
-    start = lap(m, STEP_PART_HEAD, start);
+    (void)lap(m, STEP_PART_HEAD, start);
+}
+
+static bool can_record(const model *m) {
+    bool has_host_exchange = m->world > 1 && !exchange_is_device(m->x);
+    return m->ops->graph_begin != NULL && m->tap == NULL && !has_host_exchange &&
+           m->step_rows.rows.n <= MODEL_GRAPH_ROWS;
+}
+
+/* The entry of this pass; a full table gives up its least recently used one. */
+static step_graph *find_graph(model *m, int n_logits) {
+    const row_lists *l = &m->step_rows;
+    step_graph *oldest = &m->graphs[0];
+    for (int i = 0; i < MODEL_MAX_GRAPHS; i++) {
+        step_graph *g = &m->graphs[i];
+        if (g->n_seen > 0 && g->n_rows == l->rows.n && g->n_closed == l->n_closed &&
+            g->n_logits == n_logits && g->pos_bound == l->rows.pos_bound) {
+            return g;
+        }
+        oldest = g->used < oldest->used ? g : oldest;
+    }
+    if (oldest->graph != NULL) {
+        m->ops->graph_free(oldest->graph);
+    }
+    *oldest = (step_graph){l->rows.n, l->n_closed, n_logits, l->rows.pos_bound, 0, NULL, 0};
+    return oldest;
+}
+
+/* Records the pass the second time its key comes, replays it from then on. */
+static void run_recorded(model *m, int n_logits) {
+    step_graph *g = find_graph(m, n_logits);
+    g->used = ++m->n_steps;
+    for (int t = 0; t < m->config.n_engram; t++) {
+        engram_fetch(m, t);
+    }
+    if (g->n_seen++ == 0) {
+        run_pass(m, n_logits);
+        return;
+    }
+    if (g->graph == NULL) {
+        m->ops->graph_begin(&m->k);
+        if (m->k.rc == OK) {
+            run_pass(m, n_logits);
+            g->graph = m->ops->graph_end(&m->k);
+        }
+    }
+    m->ops->graph_run(&m->k, g->graph);
+}
+
+static void run_step(model *m, const batch_plan *plan, int n_logits) {
+    engram_begin(m);
+    if (can_record(m)) {
+        run_recorded(m, n_logits);
+    } else {
+        run_pass(m, n_logits);
+    }
+    uint64_t start = clock_mono_ns();
     if (model_has_drafts(m)) {
         draft_feed_step(m, plan);
     }

@@ -131,6 +131,18 @@ typedef struct buffers {
     host_buffers host;
 } buffers;
 
+enum { MODEL_MAX_GRAPHS = 48, MODEL_GRAPH_ROWS = 64 };
+
+/* A recorded pass. Everything a launch depends on that changes from step to step, apart from the
+ * contents of the lists, is in the key. */
+typedef struct step_graph {
+    int n_rows, n_closed, n_logits;
+    int64_t pos_bound;
+    int n_seen; /* the first pass of a key runs as it is and loads what it needs */
+    void *graph;
+    uint64_t used; /* number of the last step that ran it */
+} step_graph;
+
 struct model {
     model_config config;
     model_options options; /* resolved: no zero that means a default */
@@ -169,6 +181,8 @@ struct model {
     int32_t pad_class;
     int tickets[MODEL_MAX_ENGRAM];
     /* pass */
+    step_graph graphs[MODEL_MAX_GRAPHS];
+    uint64_t n_steps;
     row_lists step_rows, feed_rows, draft_rows;
     buffers b;
     int rows_cap;
@@ -225,6 +239,8 @@ void row_lists_send(model *m, row_lists *l);
  * the start. */
 void engram_hash(const model *m, int i_engram, const int32_t *history, int64_t *ids);
 void engram_begin(model *m);
+/* Brings the records of table t to the back end; nothing when they are there. */
+void engram_fetch(model *m, int t);
 void engram_layer(model *m, int i_layer);
 /* Waits for what engram_begin started and was not consumed (after an error). */
 void engram_abandon(model *m);

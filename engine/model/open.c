@@ -268,6 +268,11 @@ void model_close(model *m) {
         mem_free(m->slots[i].recent);
     }
     mem_free(m->slots);
+    for (int i = 0; i < MODEL_MAX_GRAPHS; i++) {
+        if (m->graphs[i].graph != NULL) {
+            m->ops->graph_free(m->graphs[i].graph);
+        }
+    }
     for (size_t i = 0; i < m->n_owned; i++) {
         m->ops->mem_free(m->owned[i]);
     }

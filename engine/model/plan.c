@@ -82,11 +82,21 @@ void row_lists_close(row_lists *l) {
     }
 }
 
-void row_lists_send(model *m, row_lists *l) {
-    l->rows.pos_bound = 0;
-    for (int i = 0; i < l->rows.n; i++) {
-        l->rows.pos_bound = l->pos[i] >= l->rows.pos_bound ? l->pos[i] + 1 : l->rows.pos_bound;
+/* Bounds are powers of two so that recorded passes fit many steps. */
+static int64_t bound_of(const model *m, int64_t pos) {
+    int64_t bound = 256;
+    while (bound <= pos) {
+        bound *= 2;
     }
+    return bound > m->options.max_context ? m->options.max_context : bound;
+}
+
+void row_lists_send(model *m, row_lists *l) {
+    int64_t most = 0;
+    for (int i = 0; i < l->rows.n; i++) {
+        most = l->pos[i] > most ? l->pos[i] : most;
+    }
+    l->rows.pos_bound = bound_of(m, most);
     if (l->host != l->back) {
         m->ops->copy(&m->k, l->back, l->host, l->bytes);
     }

@@ -145,14 +145,20 @@ __device__ __forceinline__ void exl3_gemm_stage(exl3_gemm_sums &acc, uint32_t wo
         exl3_digits(s, l[2], h[2]);
         exl3_digits(s + 4, l[3], h[3]);
         const uint32_t at = operand + pair * EXL3_GEMM_ROWS * 64 + lane * 16;
+        /* Two columns at a time: the two products of a middle sum are never neighbours. */
 #pragma unroll
-        for (int q = 0; q < EXL3_GEMM_COLUMNS; q++) {
+        for (int q = 0; q < EXL3_GEMM_COLUMNS; q += 2) {
             if (q * 8 >= n_rows) break;
             const uint4 b = ptx_load_shared_16(at + q * 512);
-            ptx_mma_s8s8(acc[0][q], h[0], h[1], h[2], h[3], b.x, b.y);
+            const uint4 c = ptx_load_shared_16(at + q * 512 + 512);
             ptx_mma_s8s8(acc[1][q], h[0], h[1], h[2], h[3], b.z, b.w);
-            ptx_mma_s8s8(acc[1][q], l[0], l[1], l[2], l[3], b.x, b.y);
+            ptx_mma_s8s8(acc[1][q + 1], h[0], h[1], h[2], h[3], c.z, c.w);
+            ptx_mma_s8s8(acc[0][q], h[0], h[1], h[2], h[3], b.x, b.y);
+            ptx_mma_s8s8(acc[0][q + 1], h[0], h[1], h[2], h[3], c.x, c.y);
             ptx_mma_s8s8(acc[2][q], l[0], l[1], l[2], l[3], b.z, b.w);
+            ptx_mma_s8s8(acc[2][q + 1], l[0], l[1], l[2], l[3], c.z, c.w);
+            ptx_mma_s8s8(acc[1][q], l[0], l[1], l[2], l[3], b.x, b.y);
+            ptx_mma_s8s8(acc[1][q + 1], l[0], l[1], l[2], l[3], c.x, c.y);
         }
     }
 }

@@ -21,7 +21,8 @@ void add_cuda(kernel_context *k, const add_args *a) {
 
 void join_cuda(kernel_context *k, const join_args *a) {
     if (k->rc != OK || a->n_rows == 0) return;
-    CUDA_RUN(k, "join", join_kernel, dim3((unsigned)a->n_rows, (unsigned)a->n_parts), DEVICE_BLOCK,
+    CUDA_RUN(k, "join", join_kernel,
+        dim3((unsigned)a->n_rows, (unsigned)a->n_parts, blocks_of((size_t)a->n_part)), DEVICE_BLOCK,
         0, *a);
 }
 

@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(DEVICE_BLOCK) join_kernel(join_args a) {
     const size_t n = (size_t)a.n_part, r = blockIdx.x, p = blockIdx.y;
     const float *from = a.parts + (p * a.n_rows + r) * n;
     float *to = a.out + (r * a.n_parts + p) * n;
-    for (size_t i = threadIdx.x; i < n; i += DEVICE_BLOCK)
-        to[i] = from[i];
+    const size_t i = (size_t)blockIdx.z * DEVICE_BLOCK + threadIdx.x;
+    if (i < n) to[i] = from[i];
 }
 
 __global__ void __launch_bounds__(DEVICE_BLOCK) round_kernel(float *x, size_t n) {

@@ -64,6 +64,12 @@ int linear_cuda_packed_new(kernel_context *k, const exl3_matrix *m, const void *
     return OK;
 }
 
+const void *linear_cuda_packed_of(const exl3_gpu_matrix *m) {
+    packed_matrix *p = (packed_matrix *)mem_alloc(sizeof(*p));
+    p->m = *m;
+    return p;
+}
+
 void linear_cuda_packed_free(const void *packed) {
     mem_free((void *)packed);
 }

@@ -34,7 +34,7 @@ __device__ __forceinline__ void plain_dots(const gpu_matrix &m, size_t w,
         }
         return;
     }
-#pragma unroll 2
+#pragma unroll 8
     for (int i = lane * 4; i < n; i += 128) {
         const float4 v = plain_weights(m, w + i);
 #pragma unroll

@@ -7,42 +7,41 @@
 #include "kernels/cuda_ops.h"
 #include "kernels/device.cuh"
 
-constexpr int MHC_TILE = 4; /* rows that share one read of the matrix */
+constexpr int MHC_FEW_ROWS = 4, MHC_MANY_ROWS = 16; /* that share one read of the matrix */
 constexpr int MHC_MAX_MIX = MHC_MAX_STREAMS * (2 + MHC_MAX_STREAMS);
 constexpr int MHC_MIX_BLOCK = 512;
 
-/* Work of a mix: raw dots and the sum of squares, [rows][n_mix + 1]. */
+/* Work of a mix: raw dots and the sum of squares, [rows][n_mix + 1]. TILE: rows that share one read
+ * of the matrix; a row's arithmetic does not depend on it. */
+template <int TILE>
 __global__ void __launch_bounds__(MHC_MIX_BLOCK) mhc_dot_kernel(mhc_mix_args a, float *raw) {
     __shared__ float shared[33];
     const int n = a.n_streams * a.d, n_mix = a.n_streams * (2 + a.n_streams), f = blockIdx.x;
-    const int r0 = blockIdx.y * MHC_TILE, n_rows = min(MHC_TILE, a.n_rows - r0);
-    const float *h = a.h + (size_t)r0 * n;
-    float sum[MHC_TILE] = {0.f, 0.f, 0.f, 0.f};
-    if (f < n_mix) {
-        const float *fn = a.w.fn + (size_t)f * n;
-        for (int i = threadIdx.x * 4; i < n; i += MHC_MIX_BLOCK * 4) {
-            const float4 w = *(const float4 *)(fn + i);
+    const int r0 = blockIdx.y * TILE, n_rows = min(TILE, a.n_rows - r0);
+    const float *h = a.h + (size_t)r0 * n, *fn = a.w.fn + (size_t)f * n;
+    float sum[TILE];
 #pragma unroll
-            for (int r = 0; r < MHC_TILE; r++) {
-                if (r >= n_rows) break;
-                const float4 v = *(const float4 *)(h + (size_t)r * n + i);
-                sum[r] = fmaf(w.x, v.x, sum[r]);
-                sum[r] = fmaf(w.y, v.y, sum[r]);
-                sum[r] = fmaf(w.z, v.z, sum[r]);
-                sum[r] = fmaf(w.w, v.w, sum[r]);
-            }
+    for (int r = 0; r < TILE; r++)
+        sum[r] = 0.f;
+#pragma unroll(TILE > 4 ? 1 : 5)
+    for (int i = threadIdx.x * 4; i < n; i += MHC_MIX_BLOCK * 4) {
+        float4 w = make_float4(0.f, 0.f, 0.f, 0.f);
+        if (f < n_mix) w = *(const float4 *)(fn + i);
+#pragma unroll
+        for (int r = 0; r < TILE; r++) {
+            const float4 v = *(const float4 *)(h + (size_t)min(r, n_rows - 1) * n + i);
+            const float4 u = f < n_mix ? w : v;
+            sum[r] = fmaf(u.x, v.x, sum[r]);
+            sum[r] = fmaf(u.y, v.y, sum[r]);
+            sum[r] = fmaf(u.z, v.z, sum[r]);
+            sum[r] = fmaf(u.w, v.w, sum[r]);
         }
-    } else {
-        for (int r = 0; r < n_rows; r++)
-            for (int i = threadIdx.x; i < n; i += MHC_MIX_BLOCK) {
-                const float v = h[(size_t)r * n + i];
-                sum[r] = fmaf(v, v, sum[r]);
-            }
     }
 #pragma unroll
-    for (int r = 0; r < MHC_TILE; r++) {
+    for (int r = 0; r < TILE; r++) {
+        if (r >= n_rows) break;
         const float s = block_sum(sum[r], shared);
-        if (threadIdx.x == 0 && r < n_rows) raw[(size_t)(r0 + r) * (n_mix + 1) + f] = s;
+        if (threadIdx.x == 0) raw[(size_t)(r0 + r) * (n_mix + 1) + f] = s;
     }
 }
 
@@ -111,22 +110,51 @@ __global__ void __launch_bounds__(128) mhc_mix_kernel(mhc_mix_args a, const floa
         a.comb[(size_t)r * s * s + i] = c[i];
 }
 
-__global__ void __launch_bounds__(DEVICE_BLOCK)
+/* Values of a row stay in registers between the sum of squares and the norm. d % 4 == 0, d at most
+ * MHC_COLLAPSE_BLOCK * MHC_COLLAPSE_HELD * 4. */
+constexpr int MHC_COLLAPSE_BLOCK = 640, MHC_COLLAPSE_HELD = 4;
+
+__global__ void __launch_bounds__(MHC_COLLAPSE_BLOCK)
     mhc_collapse_kernel(mhc_collapse_args a, bool is_bf16) {
     __shared__ float shared[33];
     const size_t i = blockIdx.x, r = a.rows == nullptr ? i : (size_t)a.rows[i];
     const int s = a.n_streams, d = a.d;
     const float *h = a.h + r * s * d, *pre = a.pre + r * s;
-    float *x = a.x + i * d;
-    for (int c = threadIdx.x; c < d; c += DEVICE_BLOCK) {
-        float v = h[c] * pre[0];
-        for (int t = 1; t < s; t++)
-            v += h[(size_t)t * d + c] * pre[t];
-        v = bf16_near_if(is_bf16, v);
-        x[c] = v;
-        if (a.raw != nullptr) a.raw[i * d + c] = v;
+    float4 v[MHC_COLLAPSE_HELD];
+    float sum = 0.f;
+#pragma unroll
+    for (int q = 0; q < MHC_COLLAPSE_HELD; q++) {
+        const int c = (q * MHC_COLLAPSE_BLOCK + threadIdx.x) * 4;
+        v[q] = make_float4(0.f, 0.f, 0.f, 0.f);
+        if (c >= d) continue;
+        for (int t = 0; t < s; t++) {
+            const float4 u = *(const float4 *)(h + (size_t)t * d + c);
+            const float p = pre[t];
+            v[q].x = t == 0 ? u.x * p : v[q].x + u.x * p;
+            v[q].y = t == 0 ? u.y * p : v[q].y + u.y * p;
+            v[q].z = t == 0 ? u.z * p : v[q].z + u.z * p;
+            v[q].w = t == 0 ? u.w * p : v[q].w + u.w * p;
+        }
+        v[q] = make_float4(bf16_near_if(is_bf16, v[q].x), bf16_near_if(is_bf16, v[q].y),
+            bf16_near_if(is_bf16, v[q].z), bf16_near_if(is_bf16, v[q].w));
+        if (a.raw != nullptr) *(float4 *)(a.raw + i * d + c) = v[q];
+        sum = fmaf(v[q].x, v[q].x, sum);
+        sum = fmaf(v[q].y, v[q].y, sum);
+        sum = fmaf(v[q].z, v[q].z, sum);
+        sum = fmaf(v[q].w, v[q].w, sum);
     }
-    norm_row(x, a.weight, x, d, a.norm_eps, is_bf16, shared);
+    sum = block_sum(sum, shared);
+    const float scale = 1.0f / sqrtf(sum / (float)d + a.norm_eps);
+#pragma unroll
+    for (int q = 0; q < MHC_COLLAPSE_HELD; q++) {
+        const int c = (q * MHC_COLLAPSE_BLOCK + threadIdx.x) * 4;
+        if (c >= d) continue;
+        const float4 w = *(const float4 *)(a.weight + c);
+        *(float4 *)(a.x + i * d + c) = make_float4(bf16_near_if(is_bf16, w.x * (v[q].x * scale)),
+            bf16_near_if(is_bf16, w.y * (v[q].y * scale)),
+            bf16_near_if(is_bf16, w.z * (v[q].z * scale)),
+            bf16_near_if(is_bf16, w.w * (v[q].w * scale)));
+    }
 }
 
 __global__ void __launch_bounds__(DEVICE_BLOCK) mhc_expand_kernel(mhc_expand_args a, bool is_bf16) {

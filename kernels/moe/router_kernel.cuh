@@ -43,7 +43,8 @@ __global__ void __launch_bounds__(ROUTER_ROWS * 32) router_kernel(router_args a)
     if (r >= a.n_rows) return;
     const int n = a.n_experts;
     const float *z = a.logits + (size_t)r * n;
-    float *score = a.work + (size_t)r * 2 * n, *biased = score + n;
+    extern __shared__ float shared[]; /* [ROUTER_ROWS][2][n_experts] */
+    float *score = shared + (size_t)(threadIdx.x >> 5) * 2 * n, *biased = score + n;
     for (int e = lane; e < n; e += 32) {
         const float t = z[e] / a.temperature;
         const float s = sqrtf(t > 20.0f ? t : log1pf(expf(t)));
