@@ -21,6 +21,11 @@ CASES_DIR ?= tests/data/cases
 DEMO_WEIGHTS ?=
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 
+# Every core compiles, unless -j says otherwise.
+ifeq ($(filter -j% --jobserver%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 2)
+endif
+
 OUT := $(BUILD)$(if $(SAN),/$(SAN))
 ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 ifeq ($(SAN)$(filter x86_64 aarch64,$(ARCH)),$(ARCH))
@@ -176,11 +181,12 @@ link = @echo "  link  $@"; $(CC) $(LDFLAGS_ALL) $(RPATH) -o $@.$$$$ $(filter %.o
 	$(filter %.a,$^) -Wl,--end-group $1 -lm && mv -f $@.$$$$ $@ || { rm -f $@.$$$$; exit 1; }
 $(OUT)/tandem: $(OUT)/obj/tui/main.o $(OUT)/build_id.o $(ARCHIVES)
 	$(call link,$(LIBS_tandem))
-$(OUT)/tandemd: $(OUT)/obj/engine/daemon.o $(OUT)/build_id.o $(ENGINE_ARCHIVES) $(CUDA_ARCHIVE)
+DAEMON_OBJ := $(call objs,$(wildcard engine/daemon*.c))
+$(OUT)/tandemd: $(DAEMON_OBJ) $(OUT)/build_id.o $(ENGINE_ARCHIVES) $(CUDA_ARCHIVE)
 	$(call link,$(LIBS_tandemd) $(CUDA_LIBS))
 $(OUT)/tandem-node: $(OUT)/obj/setup/node.o $(OUT)/build_id.o $(OUT)/lib/libsetup.a $(OUT)/lib/libbase.a
 	$(call link,$(LIBS_node))
--include $(OUT)/obj/tui/main.d $(OUT)/obj/engine/daemon.d $(OUT)/obj/setup/node.d
+-include $(OUT)/obj/tui/main.d $(DAEMON_OBJ:.o=.d) $(OUT)/obj/setup/node.d
 
 .PHONY: run
 run: programs
@@ -242,7 +248,7 @@ RUNNER = TANDEM_SOURCE_DIR='$(CURDIR)' TEST_TIMEOUT=$(TEST_TIMEOUT) TEST_JOBS=$(
 	CASES_DIR='$(CASES_DIR)' DEMO_WEIGHTS='$(DEMO_WEIGHTS)' tests/harness/run
 bins_in = $(filter $(addprefix $(OUT)/tests/,$(addsuffix /%,$1)),$(TEST_BIN))
 scripts_in = $(foreach d,$1,$(wildcard tests/$d/test_*.sh))
-CASES_BIN := $(filter %/test_cases%,$(TEST_BIN))
+CASES_BIN := $(foreach t,$(TEST_BIN),$(if $(findstring /test_cases_,$t),$t))
 
 .PHONY: test test-binaries test-long test-golden test-cases test-gpu asan tsan fuzz bench demo-eval
 test-binaries: $(call bins_in,$(TEST_DIRS))
