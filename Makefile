@@ -301,7 +301,10 @@ install: programs
 
 # ---- to look after -----------------------------------------------------------------------------
 .PHONY: lint check-aarch64 clean help FORCE
-LINT ?=
+# make itself knows a LINT of its own: a name is only what the command line says.
+ifneq ($(origin LINT),command line)
+LINT :=
+endif
 lint:
 	@DEPS='$(DEPS)' .ci/deps lint
 	@CC='$(CC)' PKG_CFLAGS='$(PKG_CFLAGS)' CUDA_INC='$(CUDA_INC)' .ci/lint $(LINT)

@@ -96,9 +96,8 @@ static double measure(bench_set *s, int n_rows, pool *p) {
 
 static void report(bench_set *s, int n_rows, pool *p) {
     double ns = measure(s, n_rows, p), weights = (double)s->in * s->out;
-    printf(
-        "exl3 %-12s threads %d  %5d x %-5d K %3.1f rows %3d: %9.2f us  "
-        "%6.2f Gweights/s  %6.2f Gmul-add/s  %5.2f GB/s trellis\n",
+    printf("exl3 %-12s threads %d  %5d x %-5d K %3.1f rows %3d: %9.2f us  "
+           "%6.2f Gweights/s  %6.2f Gmul-add/s  %5.2f GB/s trellis\n",
         exl3_variant_name(exl3_variant_in_use()), pool_size(p), s->in, s->out, s->k2 / 2.0, n_rows,
         ns / 1000.0, weights / ns, weights * n_rows / ns, weights * s->k2 / 16.0 / ns);
 }
