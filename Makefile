@@ -286,6 +286,7 @@ demo-eval: programs $(BENCH_BIN) $(TEST_BIN)
 	@OUT=$(OUT) GOLDEN_DIR='$(GOLDEN_DIR)' DEMO_WEIGHTS='$(DEMO_WEIGHTS)' $(OUT)/tests/bench/bench_demo_eval
 
 # ---- to hand on --------------------------------------------------------------------------------
+COMPLETION_DIRS := bash-completion/completions zsh/site-functions fish/vendor_completions.d
 .PHONY: bundle install
 bundle: programs $(if $(filter 1,$(GPU_TESTS)),$(GPU_BIN))
 	@SLIM=$(SLIM) GPU_TESTS=$(GPU_TESTS) .ci/bundle $(OUT) $(OUT)/bundle
@@ -296,7 +297,10 @@ install: programs
 	@for page in $(wildcard man/*.[1-8]); do \
 	    section=$(DESTDIR)$(PREFIX)/share/man/man$${page##*.}; \
 	    install -d $$section && install -m 644 $$page $$section/ || exit 1; done
-	install -d $(DESTDIR)$(PREFIX)/share/doc/tandem
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,$(COMPLETION_DIRS) doc/tandem)
+	install -m 644 templates/completions/tandem.bash $(DESTDIR)$(PREFIX)/share/$(word 1,$(COMPLETION_DIRS))/tandem
+	install -m 644 templates/completions/tandem.zsh $(DESTDIR)$(PREFIX)/share/$(word 2,$(COMPLETION_DIRS))/_tandem
+	install -m 644 templates/completions/tandem.fish $(DESTDIR)$(PREFIX)/share/$(word 3,$(COMPLETION_DIRS))/
 	install -m 644 LICENSE NOTICE $(DESTDIR)$(PREFIX)/share/doc/tandem/
 
 # ---- to look after -----------------------------------------------------------------------------
