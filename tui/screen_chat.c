@@ -101,7 +101,9 @@ static void draw_status(app *a, pen *p) {
         live_fields(a, &l);
     else if (a->gauges.state == ENGINE_DOWN || a->gauges.state == ENGINE_FAILED) {
         part_line_add(&l, 1, ROLE_BAD, "! engine %s", gauges_state_word(a->gauges.state));
-        part_line_add(&l, 2, ROLE_TEXT, "%.80s", a->gauges.reason);
+        part_line_add(&l, 3, ROLE_TEXT, "%.80s", a->gauges.reason);
+        part_line_add(&l, 2, ROLE_TEXT, "%s",
+            a->options->may_start ? "the next message starts it" : "/engine start starts it");
     } else if (a->chat.last_line[0] != '\0')
         done_fields(a, &l);
     else if (a->gauges.state == ENGINE_READY)

@@ -239,8 +239,8 @@ static void test_headers(void **state) {
         "{\"t\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},}",
         "{\"t\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,8]}}",
         "{\"t\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
-        "{\"__metadata__\":{},\"__metadata__\":{},\"t\":{\"dtype\":\"F32\",\"shape\":[1],"
-        "\"data_offsets\":[0,4]}}"};
+        ("{\"__metadata__\":{},\"__metadata__\":{},\"t\":{\"dtype\":\"U8\",\"shape\":[4],"
+         "\"data_offsets\":[0,4]}}")};
     (void)state;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         if (check(good[i], i < 2 ? 0 : 4) != OK) fail_msg("refused: %s", good[i]);
