@@ -250,6 +250,11 @@ static int unevaluated_item(
     for (const atom_list *l = alt->atoms; l != NULL; l = l->next) {
         const atom *a = l->a;
         if (!in_scope(a->sc, sc)) continue;
+        /* An inner scope with its own keyword evaluates everything that is left. */
+        if (a->kind == RULE_TYPES && a->sc != sc &&
+            json_get(c->entries[a->sc->entry].node, "unevaluatedItems") != NULL) {
+            return OK;
+        }
         if (a->kind == RULE_CONTAINS) {
             return schema_fail(c, ERR_UNSUPPORTED, sc->entry, "unevaluatedItems",
                 "contains beside unevaluatedItems cannot be enforced");

@@ -22,7 +22,13 @@
     ":){0,4}" H16 ")?::" LS32 "|(?:(?:" H16 ":){0,5}" H16 ")?::" H16 "|(?:(?:" H16 ":){0,6}" H16   \
     ")?::)"
 
-#define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+/* Without "--" in the third and fourth place: whether such a label encodes a name that is allowed
+ * is not a matter of its letters alone. */
+#define ALNUM "[A-Za-z0-9]"
+#define INNER "[A-Za-z0-9-]"
+#define LABEL                                                                                      \
+    "(?:" ALNUM "|" ALNUM INNER "{0,2}" ALNUM "|" ALNUM INNER "(?:" ALNUM INNER "|-" ALNUM         \
+    ")" INNER "{0,58}" ALNUM ")"
 #define HOSTNAME LABEL "(?:\\." LABEL ")*"
 #define ATOM "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 #define QUOTED "\"(?:[ !#-\\[\\]-~]|\\\\[ -~])*\""

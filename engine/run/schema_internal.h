@@ -209,6 +209,7 @@ uint32_t schema_type_mask(const json *v, bool is_nullable, bool *is_integer);
 int decimal_parse(const char *text, wide *out, int *sign);
 /* NULL for a format that is only an annotation. */
 const char *format_pattern(const char *name);
+#define FORMAT_HOSTNAME_MAX 253 /* characters; not in the pattern */
 const json *schema_items_prefix(const json *s);
 const json *schema_items_rest(const json *s);
 

@@ -204,6 +204,11 @@ static int ask_text(asking *k) {
     if (format != NULL) {
         rc = schema_format(k->c, k->i, format, &d);
         if (rc != OK || d == NULL) return rc;
+        if (strcmp(json_str(format), "hostname") == 0) {
+            atom *length = schema_atom(k->c, RULE_MAX_LENGTH, NULL);
+            length->n = FORMAT_HOSTNAME_MAX;
+            ask(k, length);
+        }
         atom *a = schema_atom(k->c, RULE_TEXT, NULL);
         a->d = d;
         ask(k, a);

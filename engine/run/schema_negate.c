@@ -136,6 +136,10 @@ static int break_text(breaking *b) {
         if (i == 1 && format != NULL) rc = schema_format(b->c, b->i, format, &d);
         if (rc != OK) return rc;
         if (d == NULL) continue;
+        if (i == 1 && strcmp(json_str(format), "hostname") == 0) {
+            need *longer = count_need(b, RULE_MIN_LENGTH, FORMAT_HOSTNAME_MAX + 1, NULL);
+            way(b, need_types(b->c, T_STRING, longer));
+        }
         atom *a = schema_atom(b->c, RULE_TEXT, NULL);
         a->d = d;
         a->is_negated = true;

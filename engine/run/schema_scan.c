@@ -230,7 +230,7 @@ static const char *fault_of(int holds, const json *v) {
     case HOLDS_TYPE:
         return is_type(v) ? NULL : "not the name of a type";
     case HOLDS_VALUES:
-        return json_is_array(v) && json_count(v) > 0 ? NULL : "a list is needed";
+        return json_is_array(v) ? NULL : "a list is needed";
     default:
         return "this keyword cannot be enforced";
     }

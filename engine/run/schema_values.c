@@ -269,9 +269,9 @@ int schema_constants(schema_compiler *c, uint32_t i, const char *key, need **yes
     schema_cached *known = schema_cache(c, v);
     if (known->yes == NULL) {
         size_t n = is_list ? json_count(v) : 1;
-        constants k = {.words = schema_alloc(c, n * sizeof *k.words),
-            .numbers = schema_alloc(c, n * sizeof *k.numbers),
-            .parts = schema_alloc(c, n * sizeof *k.parts)};
+        constants k = {.words = schema_alloc(c, (n + 1) * sizeof *k.words),
+            .numbers = schema_alloc(c, (n + 1) * sizeof *k.numbers),
+            .parts = schema_alloc(c, (n + 1) * sizeof *k.parts)};
         need *one, *none;
         int rc = OK;
         if (!is_list) rc = take_constant(c, i, key, v, &k);
