@@ -1,0 +1,17 @@
+/* Verbs of tandem-node. Each gets the words after its name, may print, and returns an exit code: 0,
+ * 2 for a wrong command line, 20 refused, 50 internal. */
+#ifndef SETUP_NODE_H
+#define SETUP_NODE_H
+
+typedef struct node_verb {
+    const char *name;
+    const char *help; /* arguments and one line */
+    int (*run)(int argc, char **argv);
+} node_verb;
+
+/* node_copy.c */
+int node_receive(int argc, char **argv);
+int node_send(int argc, char **argv);
+int node_hash(int argc, char **argv);
+
+#endif
