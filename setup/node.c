@@ -12,6 +12,7 @@ static const node_verb VERBS[] = {
     {"send", "--manifest FILE --root DIR --to DIR --rail FROM,TO ... -- COMMAND...: copy",
         node_send},
     {"hash", "FILE...: SHA-256 of files", node_hash},
+    {"probe", "ADDRESS: the other side of the link test; secret on standard input", node_probe},
 };
 enum { N_VERBS = sizeof VERBS / sizeof VERBS[0] };
 

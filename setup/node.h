@@ -13,5 +13,7 @@ typedef struct node_verb {
 int node_receive(int argc, char **argv);
 int node_send(int argc, char **argv);
 int node_hash(int argc, char **argv);
+/* node_probe.c */
+int node_probe(int argc, char **argv);
 
 #endif

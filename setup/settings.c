@@ -457,3 +457,17 @@ void settings_digest(const settings *s, char hex[65]) {
     sha256_hex(digest, hex);
     buf_release(&text);
 }
+
+int settings_freeze(const settings *s, const char *dir, const char *name, char hex[65], err *e) {
+    buf text = BUF_INIT, path = BUF_INIT;
+    settings_digest(s, hex);
+    int rc = buf_printf(
+        &text, "# Settings of the start %s; SHA-256 of what both nodes share:\n# %s\n", name, hex);
+    if (rc == OK) settings_frozen(s, false, &text);
+    if (rc == OK) rc = buf_printf(&path, "%s/%s.conf", dir, name);
+    if (rc == OK) rc = paths_make_private(dir, e);
+    if (rc == OK) rc = file_write_atomic(buf_cstr(&path), buf_cstr(&text), text.len, 0600, e);
+    buf_release(&text);
+    buf_release(&path);
+    return err_add(e, rc, "keeping the settings of the start");
+}

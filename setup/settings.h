@@ -94,5 +94,8 @@ void settings_sample(buf *out);
  * that are a node's own, so both nodes can compare its SHA-256. */
 void settings_frozen(const settings *s, bool shared, buf *out);
 void settings_digest(const settings *s, char hex[65]);
+/* Keeps the frozen form of a start as DIR/NAME.conf (0600) with its digest in a comment; hex gets the
+ * shared digest that both nodes must have. */
+int settings_freeze(const settings *s, const char *dir, const char *name, char hex[65], err *e);
 
 #endif

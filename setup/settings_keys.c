@@ -40,6 +40,9 @@ static const setting_key KEYS[] = {
     {"CACHE_PER_KEY", SETTING_SWITCH, "off", 0, 0, NULL, false, "separate cache for each API key"},
     /* The pair. */
     {"WORKER_SSH", SETTING_SSH, "", 0, 0, NULL, true, "worker as user@host or user@host:port"},
+    {"WORKER_JUMP", SETTING_SSH, "", 0, 0, NULL, true,
+        "machine to go through to the worker, as user@host or user@host:port"},
+    {"WORKER_KEY", SETTING_PATH, "", 0, 0, NULL, true, "ssh key of the worker, tried first"},
     {"HEAD_IP_A", SETTING_ADDRESS, "", 0, 0, NULL, false, "head, rail A"},
     {"HEAD_IP_B", SETTING_ADDRESS, "", 0, 0, NULL, false, "head, rail B"},
     {"WORKER_IP_A", SETTING_ADDRESS, "", 0, 0, NULL, false, "worker, rail A"},

@@ -290,3 +290,7 @@ const char *remote_host(const remote *r) {
 const char *remote_fingerprint(const remote *r) {
     return r->fingerprint;
 }
+
+void remote_fingerprint_of(const char *key, char out[64]) {
+    (void)known_hosts_fingerprint(key, out);
+}

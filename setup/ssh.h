@@ -79,6 +79,8 @@ int remote_host_key_of(const remote_options *o, char type[40], buf *key, err *e)
 const char *remote_user(const remote *r);
 const char *remote_host(const remote *r);
 const char *remote_fingerprint(const remote *r);
+/* "SHA256:..." of a key in base64; "" when it is none. */
+void remote_fingerprint_of(const char *key, char out[64]);
 
 /* True when typed is "accept" or the last six characters of the fingerprint. */
 bool remote_key_confirmed(const char *fingerprint, const char *typed);
