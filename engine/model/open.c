@@ -35,7 +35,7 @@ static int resolve_options(model *m, const model_options *o, err *e) {
             r->page_tokens);
     }
     pick(&r->n_pages, r->n_slots * (int)((r->max_context + r->page_tokens - 1) / r->page_tokens));
-    if (r->rank < 0 || r->rank >= r->world || (r->world > 1 && r->exchange == NULL)) {
+    if (r->rank < 0 || r->rank >= r->world || (r->world > 1 && r->exchange == NULL && !m->is_dry)) {
         return err_set(e, ERR_ARG, "rank %d of %d without an exchange", r->rank, r->world);
     }
     return OK;
@@ -298,8 +298,8 @@ void model_close(model *m) {
 
 int model_memory(const model_options *options, model_memory_plan *out, err *e) {
     model *m = mem_alloc(sizeof(*m));
-    int rc = prepare(m, options, e);
     m->is_dry = true;
+    int rc = prepare(m, options, e);
     if (rc == OK) {
         rc = open_weights(m, e);
     }
