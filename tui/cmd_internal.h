@@ -38,6 +38,7 @@ int cmd_config_sample(const cmd_args *a);
 int cmd_config_path(const cmd_args *a);
 int cmd_logs(const cmd_args *a);
 int cmd_bench(const cmd_args *a);
+int cmd_verify(const cmd_args *a);
 int cmd_keys(const cmd_args *a);
 int cmd_help_run(const cmd_args *a);
 int cmd_completion(const cmd_args *a);

@@ -81,6 +81,15 @@ static const cmd_option STOP_OPTIONS[] = {
     END_OPTION,
 };
 
+static const cmd_option VERIFY_OPTIONS[] = {
+    {"level", 0, "N", "1 (six requests) or 2 (more, about two minutes)", COMPLETE_NONE},
+    {"url", 0, "URL", "another endpoint than the engine here, such as http://127.0.0.1:8888",
+        COMPLETE_NONE},
+    {"key-file", 0, "FILE", "file that holds the key of the endpoint", COMPLETE_FILE},
+    JSON_OPTION,
+    END_OPTION,
+};
+
 static const cmd_option JSON_ONLY[] = {JSON_OPTION, END_OPTION};
 
 static const cmd_option QUANTIZE_OPTIONS[] = {
@@ -163,6 +172,10 @@ static const cmd_entry ENTRIES[] = {
     {"stop", NULL, "", 0, 0, "stop the engine; running replies are finished first", NULL,
         STOP_OPTIONS, COMPLETE_NONE, cmd_stop},
     {"restart", NULL, "", 0, 0, "stop and start", NULL, START_OPTIONS, COMPLETE_NONE, cmd_restart},
+    {"verify", NULL, "", 0, 0, "send real requests to the engine and judge each answer",
+        "Exit code 0: all passed; 10: with warnings; 20: a line failed. A line whose feature the "
+        "engine does not have is SKIP with its reason.",
+        VERIFY_OPTIONS, COMPLETE_NONE, cmd_verify},
     {"model", "list", "", 0, 0, "models this machine has", NULL, JSON_ONLY, COMPLETE_NONE,
         cmd_model_list},
     {"model", "show", "[DIR]", 0, 1, "configuration of a model", NULL, JSON_ONLY, COMPLETE_DIR,

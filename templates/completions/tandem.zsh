@@ -20,11 +20,13 @@ _tandem() {
     --chunk) COMPREPLY=($(compgen -W "word sentence reply" -- "$cur")); return ;;
     --timeout) :; return ;;
     --threads) :; return ;;
+    --level) :; return ;;
+    --url) :; return ;;
+    --key-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     --bits) :; return ;;
     --format) COMPREPLY=($(compgen -W "md json txt" -- "$cur")); return ;;
     --output) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     --lines) :; return ;;
-    --level) COMPREPLY=($(compgen -W "error warn info debug" -- "$cur")); return ;;
     --grep) :; return ;;
     --reps) :; return ;;
     --tokens) :; return ;;
@@ -40,7 +42,7 @@ _tandem() {
   case "$noun $verb" in
     " ")
       case $cur in -*) COMPREPLY=($(compgen -W "--screen --plain --ascii --color --mouse --model --version --help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "ask chat status start stop restart model sessions config logs bench keys completion version help" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "ask chat status start stop restart verify model sessions config logs bench keys completion version help" -- "$cur")) ;;
     "ask "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--file --session --stream --show-thinking --json --system --thinking --set --model --help --socket" -- "$cur")); return ;; esac
       : ;;
@@ -58,6 +60,9 @@ _tandem() {
       : ;;
     "restart "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--model --timeout --threads --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "verify "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--level --url --key-file --json --help --socket" -- "$cur")); return ;; esac
       : ;;
     "model list")
       case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
@@ -94,13 +99,13 @@ _tandem() {
       : ;;
     "config get")
       case $cur in -*) COMPREPLY=($(compgen -W "--verbose --json --help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH WORKER_JUMP WORKER_KEY HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP" -- "$cur")) ;;
     "config set")
       case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH WORKER_JUMP WORKER_KEY HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP" -- "$cur")) ;;
     "config unset")
       case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH WORKER_JUMP WORKER_KEY HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP" -- "$cur")) ;;
     "config sample")
       case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
       : ;;
@@ -124,7 +129,7 @@ _tandem() {
       : ;;
     "help "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--man --help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "ask chat status start stop restart model sessions config logs bench keys completion version help" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "ask chat status start stop restart verify model sessions config logs bench keys completion version help" -- "$cur")) ;;
     *)
       case $noun in
         model) COMPREPLY=($(compgen -W "list show quantize" -- "$cur")) ;;

@@ -1,0 +1,31 @@
+#!/bin/bash
+# tandem verify against the real engine with the demo model: every line has a verdict and none fails; no engine, a key file
+# without a key and something that is no engine are told apart.
+. "$(dirname "$0")/lib.sh"
+
+shown=$("$tandem" verify --level 2)
+code=$?
+check "no line fails" test "$code" -eq 0 -o "$code" -eq 10
+check "eleven verdicts" is "$(printf '%s\n' "$shown" | grep -Ec '^(PASS|WARN|SKIP|FAIL)  ')" 11
+check "the sum passes" has "$shown" '^PASS  chat '
+check "thinking passes" has "$shown" '^PASS  thinking '
+check "isolation passes" has "$shown" '^PASS  isolation '
+check "four at once pass" has "$shown" '^PASS  parallel '
+check "a cut stream is noticed" has "$shown" '^PASS  cancel '
+check "a summary" has "$shown" '^tandem-demo: [0-9]+ passed, [0-9]+ with warnings, 0 failed, [0-9]+ skipped$'
+
+shown=$("$tandem" verify --json)
+check "six objects and a summary" is "$(printf '%s\n' "$shown" | grep -c '^{"v":1,.*}$')" 7
+check "the answer is in the object" has "$shown" '"id":"chat","verdict":"PASS",.*"got":"17 \+ 19 = 36\."'
+
+printf '# no key here\n' >"$work/key"
+shown=$("$tandem" verify --key-file "$work/key" 2>&1)
+check "a file without a key is said" has "$shown" 'holds no key'
+shown=$("$tandem" verify --url http://127.0.0.1:9 2>&1)
+code=$?
+check "no endpoint is one sentence" one_line "$shown"
+check "no endpoint has its code" is "$code" 41
+shown=$("$tandem" verify --level 3 2>&1)
+check "a level that does not exist" is "$?" 2
+
+done_testing
