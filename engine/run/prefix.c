@@ -11,15 +11,18 @@
 #define SMALL_SHARE 8
 #define SMALL_MARKS_SHARE 2
 #define HASH_PRIME 0x9e3779b97f4a7c15u
+#define HASH_PRIME_B 0xff51afd7ed558ccdu
 
 typedef struct node {
-    uint64_t hash, last_used, creator;
+    prefix_hash hash;
+    uint64_t last_used, creator, serial;
     uint8_t salt[PREFIX_SALT_BYTES];
     int32_t parent, next_in_bucket; /* next_in_bucket: next free one while unused */
     int32_t first_tail, next_tail;
     int32_t n_tokens, depth, branch_depth, page, mark;
     int32_t n_children, n_pages_below; /* with and without tails */
-    bool is_used, is_poisoned, is_stored, is_mark_stored;
+    uint32_t stored, mark_stored;      /* epoch in which it went to disk */
+    bool is_used, is_poisoned;
 } node;
 
 typedef struct mark {
@@ -37,7 +40,7 @@ struct prefix_cache {
     uint32_t n_buckets;
     mark *marks;
     char *blobs; /* [n_marks][snapshot_bytes] */
-    uint64_t clock, n_evicted;
+    uint64_t clock, n_evicted, n_serials;
     int32_t n_small; /* nodes of small chains */
 };
 
@@ -97,22 +100,30 @@ static uint64_t mix(uint64_t h) {
     return h ^ h >> 29;
 }
 
-static uint64_t hash_page(
-    const prefix_cache *c, uint64_t parent, const prefix_key *key, const int32_t *tokens) {
-    uint64_t h = parent;
+prefix_hash prefix_hash_of(
+    const prefix_hash *parent, const uint8_t *salt, const int32_t *tokens, int32_t n) {
+    prefix_hash h = *parent;
     uint64_t part;
-    if (c->o.has_constant_hash) return 0;
-    if (parent == 0) {
-        for (size_t i = 0; i < PREFIX_SALT_BYTES; i += sizeof part) {
-            memcpy(&part, key->salt + i, sizeof part);
-            h = mix(h ^ part);
-        }
+    for (size_t i = 0; i < PREFIX_SALT_BYTES && h.a == 0 && h.b == 0; i += 2 * sizeof part) {
+        memcpy(&part, salt + i, sizeof part);
+        h.a = mix(h.a + part + HASH_PRIME);
+        memcpy(&part, salt + i + sizeof part, sizeof part);
+        h.b = mix(h.b ^ part) + h.a;
     }
-    for (int32_t i = 0; i < c->o.page_tokens; i++) {
-        h = (h ^ (uint32_t)tokens[i]) * HASH_PRIME;
-        h ^= h >> 32;
+    for (int32_t i = 0; i < n; i++) {
+        h.a = (h.a ^ (uint32_t)tokens[i]) * HASH_PRIME;
+        h.b = (h.b + (uint32_t)tokens[i] + 1) * HASH_PRIME_B;
+        h.a ^= h.a >> 32;
+        h.b ^= h.b >> 29;
     }
-    return h | 1; /* 0 is the root's */
+    h.a = mix(h.a + (uint32_t)n) | 1; /* never the root's 0 */
+    return h;
+}
+
+static prefix_hash hash_page(const prefix_cache *c, const prefix_hash *parent,
+    const prefix_key *key, const int32_t *tokens) {
+    if (c->o.has_constant_hash) return (prefix_hash){0};
+    return prefix_hash_of(parent, key->salt, tokens, c->o.page_tokens);
 }
 
 static bool same_salt(const node *n, const prefix_key *key) {
@@ -120,12 +131,13 @@ static bool same_salt(const node *n, const prefix_key *key) {
 }
 
 /* The child of parent that holds exactly these tokens of a whole page. */
-static int32_t find_child(const prefix_cache *c, int32_t parent, uint64_t hash,
+static int32_t find_child(const prefix_cache *c, int32_t parent, prefix_hash hash,
     const prefix_key *key, const int32_t *tokens) {
-    for (int32_t i = c->buckets[hash & (c->n_buckets - 1)]; i != NONE;
+    for (int32_t i = c->buckets[hash.a & (c->n_buckets - 1)]; i != NONE;
          i = c->nodes[i].next_in_bucket) {
         const node *n = &c->nodes[i];
-        if (n->hash != hash || n->parent != parent || n->is_poisoned || !same_salt(n, key))
+        if (n->hash.a != hash.a || n->hash.b != hash.b || n->parent != parent || n->is_poisoned ||
+            !same_salt(n, key))
             continue;
         if (memcmp(node_tokens(c, i), tokens, (size_t)c->o.page_tokens * sizeof *tokens) == 0) {
             return i;
@@ -171,7 +183,7 @@ void prefix_find(prefix_cache *c, const prefix_key *key, prefix_hit *out) {
             best = t;
         }
         if (left < c->o.page_tokens) break;
-        uint64_t hash = hash_page(c, c->nodes[at].hash, key, tokens);
+        prefix_hash hash = hash_page(c, &c->nodes[at].hash, key, tokens);
         int32_t next = find_child(c, at, hash, key, tokens);
         if (next == NONE) break;
         at = next;
@@ -182,9 +194,17 @@ void prefix_find(prefix_cache *c, const prefix_key *key, prefix_hit *out) {
         best = at;
     }
     out->n_match = done;
+    out->match_node = at;
     if (best == NONE) return;
     use(c, best);
     c->marks[c->nodes[best].mark].n_hits++;
+}
+
+int32_t prefix_node_at(const prefix_cache *c, int32_t i, int32_t n_pages) {
+    while (i != PREFIX_ROOT && c->nodes[i].depth >= n_pages) {
+        i = c->nodes[i].parent;
+    }
+    return i;
 }
 
 void prefix_pages(const prefix_cache *c, int32_t i, int32_t *pages) {
@@ -198,7 +218,7 @@ static bool is_small(const node *n) {
 }
 
 /* A new node below parent, in its list; tokens are copied, the page is held. */
-static int32_t add(prefix_cache *c, int32_t parent, uint64_t hash, const prefix_key *key,
+static int32_t add(prefix_cache *c, int32_t parent, prefix_hash hash, const prefix_key *key,
     const int32_t *tokens, int32_t n_tokens) {
     int32_t i = c->first_free;
     CHECK(i != NONE);
@@ -209,6 +229,7 @@ static int32_t add(prefix_cache *c, int32_t parent, uint64_t hash, const prefix_
     bool goes_on = parent != PREFIX_ROOT && p->n_pages_below == 0;
     *n = (node){.hash = hash,
         .last_used = c->clock,
+        .serial = ++c->n_serials,
         .parent = parent,
         .next_in_bucket = NONE,
         .first_tail = NONE,
@@ -227,7 +248,7 @@ static int32_t add(prefix_cache *c, int32_t parent, uint64_t hash, const prefix_
         n->next_tail = p->first_tail;
         p->first_tail = i;
     } else {
-        int32_t *bucket = &c->buckets[hash & (c->n_buckets - 1)];
+        int32_t *bucket = &c->buckets[hash.a & (c->n_buckets - 1)];
         n->next_in_bucket = *bucket;
         *bucket = i;
     }
@@ -245,7 +266,7 @@ int32_t prefix_grow(prefix_cache *c, int32_t at, prefix_growth *g) {
     }
     for (; i_page < g->n_full; i_page++) {
         const int32_t *tokens = g->key->tokens + (size_t)i_page * (size_t)c->o.page_tokens;
-        uint64_t hash = hash_page(c, c->nodes[at].hash, g->key, tokens);
+        prefix_hash hash = hash_page(c, &c->nodes[at].hash, g->key, tokens);
         int32_t next = find_child(c, at, hash, g->key, tokens);
         if (next == NONE) {
             next = add(c, at, hash, g->key, tokens, c->o.page_tokens);
@@ -273,7 +294,7 @@ static void drop_mark(prefix_cache *c, int32_t i_mark) {
     c->marks[i_mark].node = NONE;
     c->n_marks_used--;
     c->nodes[i].mark = NONE;
-    c->nodes[i].is_mark_stored = false;
+    c->nodes[i].mark_stored = 0;
     if (c->nodes[i].n_tokens < c->o.page_tokens) drop_node(c, i); /* a tail is its mark */
 }
 
@@ -329,7 +350,7 @@ void *prefix_mark(prefix_cache *c, int32_t i, const prefix_key *key, int32_t pag
     int32_t i_mark = worst_mark(c);
     if (c->marks[i_mark].node != NONE) drop_mark(c, i_mark);
     if (target == NONE) {
-        target = add(c, i, 0, key, tokens, n_tail);
+        target = add(c, i, (prefix_hash){0}, key, tokens, n_tail);
         c->nodes[target].page = page;
         page_pool_cache(c->o.pool, page);
     }
@@ -364,7 +385,7 @@ static void drop_node(prefix_cache *c, int32_t i) {
         c->n_marks_used--;
     }
     unlink_from(c,
-        is_tail ? &c->nodes[n->parent].first_tail : &c->buckets[n->hash & (c->n_buckets - 1)], i,
+        is_tail ? &c->nodes[n->parent].first_tail : &c->buckets[n->hash.a & (c->n_buckets - 1)], i,
         is_tail);
     c->nodes[n->parent].n_children--;
     c->nodes[n->parent].n_pages_below -= !is_tail;
@@ -422,17 +443,19 @@ void prefix_look(const prefix_cache *c, int32_t i, prefix_view *out) {
         .tokens = node_tokens(c, i),
         .salt = n->salt,
         .snapshot = n->mark != NONE ? c->blobs + (size_t)n->mark * c->o.snapshot_bytes : NULL,
-        .is_stored = n->is_stored,
-        .is_mark_stored = n->is_mark_stored,
-        .is_poisoned = n->is_poisoned};
+        .hash = n->hash,
+        .serial = n->serial,
+        .stored = n->stored,
+        .mark_stored = n->mark_stored,
+        .is_gone = !n->is_used || n->is_poisoned};
 }
 
-void prefix_set_stored(prefix_cache *c, int32_t i, bool is_mark) {
-    if (is_mark) {
-        c->nodes[i].is_mark_stored = true;
-    } else {
-        c->nodes[i].is_stored = true;
-    }
+void prefix_set_stored(prefix_cache *c, int32_t i, uint32_t epoch) {
+    c->nodes[i].stored = epoch;
+}
+
+void prefix_set_mark_stored(prefix_cache *c, int32_t i, uint32_t epoch) {
+    c->nodes[i].mark_stored = epoch;
 }
 
 void prefix_count(const prefix_cache *c, prefix_counts *out) {

@@ -31,6 +31,13 @@ typedef struct prefix_options {
 
 typedef struct prefix_cache prefix_cache;
 
+/* Of a page of tokens and all before it; 0 is the root's. Finds candidates, decides nothing. */
+typedef struct prefix_hash {
+    uint64_t a, b;
+} prefix_hash;
+prefix_hash prefix_hash_of(
+    const prefix_hash *parent, const uint8_t *salt, const int32_t *tokens, int32_t n);
+
 /* A sequence of tokens of one salt. */
 typedef struct prefix_key {
     const int32_t *tokens;
@@ -41,6 +48,7 @@ typedef struct prefix_key {
 typedef struct prefix_hit {
     int32_t n_tokens;     /* of the mark; 0: none */
     int32_t n_match;      /* tokens of whole pages that are known, with or without a mark */
+    int32_t match_node;   /* of the last of them */
     int32_t node;         /* of the last whole page below n_tokens; PREFIX_ROOT: none */
     int32_t tail_page;    /* page with the rest; -1: n_tokens is a page border */
     const void *snapshot; /* valid until the next call that is not prefix_page */
@@ -52,6 +60,8 @@ void prefix_free(prefix_cache *c);
 
 /* The longest mark on the way of the key's tokens. Counts as use. */
 void prefix_find(prefix_cache *c, const prefix_key *key, prefix_hit *out);
+/* The node of the chain that ends in node with n_pages whole pages up to it. */
+int32_t prefix_node_at(const prefix_cache *c, int32_t node, int32_t n_pages);
 /* Page number i of the chain that ends in node. */
 void prefix_pages(const prefix_cache *c, int32_t node, int32_t *pages);
 /* Walks from node (of the same chain, before or behind) to the first n_full pages of the key, adding
@@ -84,11 +94,15 @@ typedef struct prefix_view {
     int32_t depth; /* whole pages before this node's own */
     const int32_t *tokens;
     const uint8_t *salt;
-    const void *snapshot; /* NULL: no mark */
-    bool is_stored, is_mark_stored, is_poisoned;
+    const void *snapshot;         /* NULL: no mark */
+    prefix_hash hash;             /* of a whole page and all before it */
+    uint64_t serial;              /* of this node, never used again */
+    uint32_t stored, mark_stored; /* epochs of prefix_set_*; 0: never */
+    bool is_gone;                 /* given up or poisoned */
 } prefix_view;
 void prefix_look(const prefix_cache *c, int32_t node, prefix_view *out);
-void prefix_set_stored(prefix_cache *c, int32_t node, bool is_mark);
+void prefix_set_stored(prefix_cache *c, int32_t node, uint32_t epoch);
+void prefix_set_mark_stored(prefix_cache *c, int32_t node, uint32_t epoch);
 
 typedef struct prefix_counts {
     int32_t n_nodes, n_marks, marks_cap;

@@ -49,8 +49,7 @@ static int slot_of(const run *r, const stream *s) {
     return (int)(s - r->streams);
 }
 
-/* Undoes a start that failed: the stream is as fresh as before. */
-static void forget_start(run *r, stream *s, const err *why) {
+void reuse_forget(run *r, stream *s, const err *why) {
     int32_t n = s->n_pages;
     LOG(LOG_WARN, "cache", "known prefix not used", "message=\"%s\"", why->msg);
     for (int32_t i = 0; i < n; i++) {
@@ -61,19 +60,24 @@ static void forget_start(run *r, stream *s, const err *why) {
     s->n_reserved_pages += n;
     s->n_pages = 0;
     s->node = PREFIX_ROOT;
+    s->n_in_cache = 0;
     r->source->slot_reset(r->source->self, slot_of(r, s));
+}
+
+void reuse_share(run *r, stream *s, int32_t node, int32_t n_pages) {
+    prefix_pages(r->prefixes, node, s->pages);
+    for (int32_t i = 0; i < n_pages; i++) {
+        page_pool_get(r->pool, s->pages[i]);
+    }
+    page_pool_unreserve(r->pool, n_pages);
+    s->n_reserved_pages -= n_pages;
+    s->n_pages = n_pages;
 }
 
 /* The pages of the hit become the stream's: whole ones shared, the last part copied. */
 static int take_pages(run *r, stream *s, const prefix_hit *hit, err *e) {
     int32_t n_full = hit->n_tokens / r->info.page_tokens;
-    prefix_pages(r->prefixes, hit->node, s->pages);
-    for (int32_t i = 0; i < n_full; i++) {
-        page_pool_get(r->pool, s->pages[i]);
-    }
-    page_pool_unreserve(r->pool, n_full);
-    s->n_reserved_pages -= n_full;
-    s->n_pages = n_full;
+    reuse_share(r, s, hit->node, n_full);
     if (hit->tail_page >= 0) {
         page_pool_get(r->pool, hit->tail_page); /* taking a page must not give this one up */
         s->pages[s->n_pages++] = stream_take_page(r, s);
@@ -84,30 +88,46 @@ static int take_pages(run *r, stream *s, const prefix_hit *hit, err *e) {
     return r->source->page_copy(r->source->self, s->pages[n_full], hit->tail_page, e);
 }
 
-void reuse_start(run *r, stream *s) {
-    ticket *t = s->t;
-    prefix_hit hit;
+void reuse_begin_at(run *r, stream *s, int32_t n_tokens) {
+    s->n_done = n_tokens;
+    if (s->branch_at <= n_tokens) s->branch_at = 0;
+    atomic_store_explicit(&s->t->n_cached, n_tokens, memory_order_relaxed);
+    atomic_store_explicit(&s->t->n_prefilled, n_tokens, memory_order_relaxed);
+    atomic_fetch_add_explicit(&r->n_cached_tokens, (uint64_t)n_tokens, memory_order_relaxed);
+}
+
+static void take_hit(run *r, stream *s, const prefix_hit *hit) {
     err why = ERR_INIT;
+    if (hit->n_tokens == 0) return;
+    int rc = take_pages(r, s, hit, &why);
+    if (rc == OK) rc = r->source->slot_load(r->source->self, slot_of(r, s), hit->snapshot, &why);
+    if (rc != OK) {
+        reuse_forget(r, s, &why);
+        return;
+    }
+    s->node = hit->node;
+    s->n_in_cache = hit->n_tokens / r->info.page_tokens;
+    reuse_begin_at(r, s, hit->n_tokens);
+}
+
+void reuse_from_memory(run *r, stream *s) {
+    prefix_hit hit;
+    prefix_key key = key_of(s->t, s->t->n_prompt - 1);
+    prefix_find(r->prefixes, &key, &hit);
+    take_hit(r, s, &hit);
+}
+
+void reuse_start(run *r, stream *s) {
+    prefix_hit hit;
     s->node = PREFIX_ROOT;
     s->n_in_cache = 0;
     s->branch_at = 0;
+    s->load.is_on = false;
     if (r->prefixes == NULL) return;
-    prefix_key key = key_of(t, t->n_prompt - 1);
+    prefix_key key = key_of(s->t, s->t->n_prompt - 1);
     prefix_find(r->prefixes, &key, &hit);
     if (hit.n_match > hit.n_tokens) s->branch_at = hit.n_match;
-    if (hit.n_tokens == 0) return;
-    int rc = take_pages(r, s, &hit, &why);
-    if (rc == OK) rc = r->source->slot_load(r->source->self, slot_of(r, s), hit.snapshot, &why);
-    if (rc != OK) {
-        forget_start(r, s, &why);
-        return;
-    }
-    s->node = hit.node;
-    s->n_in_cache = hit.n_tokens / r->info.page_tokens;
-    s->n_done = hit.n_tokens;
-    atomic_store_explicit(&t->n_cached, s->n_done, memory_order_relaxed);
-    atomic_store_explicit(&t->n_prefilled, s->n_done, memory_order_relaxed);
-    atomic_fetch_add_explicit(&r->n_cached_tokens, (uint64_t)s->n_done, memory_order_relaxed);
+    if (!store_plan(r, s, &key, &hit)) take_hit(r, s, &hit);
 }
 
 static void show_counts(run *r) {
@@ -139,6 +159,7 @@ static void mark_at(run *r, stream *s, int32_t len) {
     void *blob = rc == OK ? prefix_mark(r->prefixes, node, &key, page, &at) : NULL;
     if (blob != NULL) {
         rc = r->source->slot_save(r->source->self, slot, len, blob, &why);
+        if (rc == OK) store_note(r, at);
     }
     if (rc != OK) {
         LOG(LOG_WARN, "cache", "state not kept", "message=\"%s\"", why.msg);
@@ -173,6 +194,7 @@ int32_t reuse_rows_to_mark(const run *r, const stream *s) {
 }
 
 void reuse_end(run *r, stream *s, int end, const err *why) {
+    store_stop(r, s);
     if (r->prefixes == NULL || atomic_load(&r->has_failed)) return;
     if (end == RUN_END_ERROR && (why == NULL || why->code != ERR_CANCELLED)) {
         prefix_poison(r->prefixes, s->node, s->t->order);

@@ -23,6 +23,7 @@ static void free_parts(run *r) {
         mem_free(r->streams[i].pages);
     }
     mem_free(r->waiting);
+    disk_close(r->disk);
     prefix_free(r->prefixes);
     page_pool_free(r->pool);
     sampler_free(r->sampler);
@@ -66,6 +67,7 @@ int run_open(const run_options *options, run **out, err *e) {
     }
     step_cost_reset(&r->cost);
     r->prefixes = reuse_open(r);
+    store_open(r);
     r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (r->wake_fd < 0 || pthread_create(&r->thread, NULL, run_step_thread, r) != 0) {
         int rc = err_errno(e, "starting the step thread");
@@ -82,6 +84,14 @@ void run_drain(run *r) {
 
 void run_abort_all(run *r) {
     atomic_store(&r->is_aborting, 1);
+    run_wake(r);
+}
+
+void run_fail(run *r, const err *why) {
+    int expected = 0;
+    if (!atomic_compare_exchange_strong(&r->is_failing, &expected, 1)) return;
+    r->failure = *why;
+    atomic_store(&r->has_failed, 1);
     run_wake(r);
 }
 

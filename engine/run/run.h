@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
+#include "engine/run/disk.h"
 #include "engine/run/sampler.h"
 #include "engine/run/source.h"
 
@@ -33,8 +34,12 @@ typedef struct run_options {
     uint32_t step_limit_ms;   /* a step that takes longer is overdue: not ready; 0: 60000 */
     bool no_cache;            /* keep no prefixes */
     uint64_t cache_ram_bytes; /* for saved states of the prefix cache; 0: 256 MiB at most */
-    int32_t mark_tokens;      /* a state is saved so often in long sequences; 0: 1024 */
-    bool has_constant_hash;   /* for tests of the prefix cache: all hashes are equal */
+    const char *cache_dir; /* of the prefix cache on disk, borrowed during run_open; NULL: none */
+    uint64_t cache_disk_bytes;  /* its budget; 0: none */
+    uint32_t cache_age_hours;   /* not used for so long: removed; 0: no limit */
+    uint8_t cache_identity[32]; /* of the model and how it computes: others' entries are not used */
+    int32_t mark_tokens;        /* a state is saved so often in long sequences; 0: 1024 */
+    bool has_constant_hash;     /* for tests of the prefix cache: all hashes are equal */
 } run_options;
 
 /* What the step thread asks before each pick of a stream: limits that depend on the tokens so far
@@ -104,6 +109,10 @@ void run_close(run *r);
  * over. */
 void run_abort_all(run *r);
 
+/* The engine cannot go on (another rank is lost): everything in flight ends with this error, new
+ * requests are refused, the state is failed. The first failure counts. Any thread. */
+void run_fail(run *r, const err *why);
+
 /* Queues a request. ERR_FULL: the queue is full. ERR_LIMIT: prompt does not fit the window or
  * the page pool. ERR_CANCELLED: draining. ERR_DEVICE: the engine has failed. The caller frees
  * the ticket with ticket_free. */
@@ -138,7 +147,10 @@ typedef struct run_stats {
     int state;
     int32_t n_slots, n_running, n_waiting, queue_cap;
     int32_t pages_total, pages_used, pages_cached;
-    int32_t n_marks;    /* saved states of the prefix cache */
+    int32_t n_marks;        /* saved states of the prefix cache */
+    uint64_t n_disk_tokens; /* of the cached tokens, those that came from disk */
+    disk_counts disk;       /* zeros without a disk cache */
+    bool has_disk;
     uint64_t n_evicted; /* pages and tails that the prefix cache gave up */
     uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated, n_drafted, n_accepted;
     uint64_t n_done, n_failed, n_cancelled, n_refused;

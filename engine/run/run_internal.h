@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "engine/run/cost.h"
+#include "engine/run/disk.h"
 #include "engine/run/memory.h"
 #include "engine/run/pages.h"
 #include "engine/run/prefix.h"
@@ -56,6 +57,16 @@ struct ticket {
     _Atomic uint64_t submit_ns, start_ns, first_ns, last_ns;
 };
 
+/* A prefix on its way from disk into a fresh stream. */
+typedef struct stream_load {
+    bool is_on;
+    int32_t n_tokens, n_full; /* of the prefix; whole pages of it */
+    int32_t i_page;           /* next to load */
+    int32_t node;             /* of memory's part */
+    prefix_hash hash;         /* up to i_page */
+    disk_name name;           /* of the state */
+} stream_load;
+
 /* One slot of the step thread. */
 typedef struct stream {
     ticket *t;       /* NULL: free */
@@ -71,8 +82,15 @@ typedef struct stream {
     int32_t node;       /* of the prefix cache: whole pages that are in it already */
     int32_t n_in_cache; /* pages up to node */
     int32_t branch_at;  /* others went on from here: worth a mark; 0: nowhere */
-    bool is_open;       /* rows of a verify span are not committed; n_done of them are right */
+    stream_load load;
+    bool is_open; /* rows of a verify span are not committed; n_done of them are right */
 } stream;
+
+#define STORE_QUEUE 64
+typedef struct store_item {
+    int32_t node;
+    uint64_t serial;
+} store_item;
 
 struct run {
     run_options options;
@@ -91,7 +109,11 @@ struct run {
     /* Step thread. */
     sampler *sampler;
     page_pool *pool;
-    prefix_cache *prefixes; /* NULL: none */
+    prefix_cache *prefixes;        /* NULL: none */
+    disk_cache *disk;              /* NULL: none */
+    store_item store[STORE_QUEUE]; /* marks to be written through, oldest first */
+    int32_t n_store;
+    _Atomic uint64_t n_disk_tokens;
     _Atomic int32_t n_marks;
     _Atomic uint64_t n_evicted;
     stream streams[RUN_MAX_SLOTS];
@@ -119,8 +141,10 @@ struct run {
     _Atomic uint32_t step_us[RUN_STEP_RING];
     _Atomic uint64_t step_started_ns; /* 0: no step now */
     _Atomic uint64_t step_ended_ns;
+    _Atomic int is_failing; /* someone writes failure */
     _Atomic int has_failed;
-    err failure; /* written once before has_failed */
+    err failure;            /* written once before has_failed */
+    bool has_swept_failure; /* step thread: the streams were told */
 };
 
 /* ticket.c */
@@ -131,6 +155,7 @@ void ticket_destroy(ticket *t);
 void ticket_leave(ticket *t);
 void run_reap(run *r);
 void run_wake(run *r);
+void run_wake_void(void *r);
 
 /* stream.c: all on the step thread */
 void stream_end(run *r, stream *s, int end, int32_t token, const err *why);
@@ -154,8 +179,30 @@ void reuse_after(run *r, stream *s, int32_t before);
 int32_t reuse_rows_to_mark(const run *r, const stream *s);
 /* Before the slot is emptied. */
 void reuse_end(run *r, stream *s, int end, const err *why);
+void reuse_from_memory(run *r, stream *s);
+/* The pages of a chain of the cache become the first of a fresh stream. */
+void reuse_share(run *r, stream *s, int32_t node, int32_t n_pages);
+/* The slot holds n_tokens of a known prefix: the stream goes on there. */
+void reuse_begin_at(run *r, stream *s, int32_t n_tokens);
+/* A start behind a known prefix failed: the stream is as fresh as before. */
+void reuse_forget(run *r, stream *s, const err *why);
 /* A stream that reads the same prompt now will leave a prefix for t. */
 bool reuse_should_wait(const run *r, const ticket *t);
+
+/* store.c: the prefix cache on disk, all on the step thread but store_open. */
+void store_open(run *r);
+/* This node got a mark. */
+void store_note(run *r, int32_t node);
+/* Moves some of what waits to the writer. */
+void store_pump(run *r);
+bool store_has_work(run *r);
+/* At the end: gives the writer what is left, for a bounded time. */
+void store_finish(run *r);
+/* True if disk knows more of the key than the hit: the stream loads before it computes. */
+bool store_plan(run *r, stream *s, const prefix_key *key, const prefix_hit *hit);
+/* Loads a little for each stream that does; true while there are any. */
+bool store_load(run *r);
+void store_stop(run *r, stream *s);
 
 /* accept.c: what came out of a step */
 void run_absorb(

@@ -103,6 +103,9 @@ void run_stats_get(run *r, run_stats *out) {
     out->pages_used = page_pool_used(r->pool);
     out->pages_cached = page_pool_cached(r->pool);
     out->n_marks = atomic_load_explicit(&r->n_marks, memory_order_relaxed);
+    out->n_disk_tokens = atomic_load_explicit(&r->n_disk_tokens, memory_order_relaxed);
+    out->has_disk = r->disk != NULL;
+    if (r->disk != NULL) disk_count(r->disk, &out->disk);
     out->n_evicted = atomic_load_explicit(&r->n_evicted, memory_order_relaxed);
     out->n_steps = atomic_load(&r->n_steps);
     out->n_rows = atomic_load(&r->n_rows);

@@ -26,7 +26,7 @@ static void look(run *r, step_work *w) {
     w->has_paused = false;
     for (int32_t i = 0; i < r->info.n_slots; i++) {
         stream *s = &r->streams[i];
-        if (s->t == NULL) continue;
+        if (s->t == NULL || s->load.is_on) continue;
         bool is_prompt = s->n_known == s->t->n_prompt;
         plan_view *v = &w->views[w->n_views];
         *v = (plan_view){.n_todo = s->n_known - s->n_done,
@@ -94,8 +94,7 @@ static bool is_fatal(int rc) {
 static void fail_step(run *r, step_work *w, int rc, const err *why) {
     LOG(LOG_ERROR, "run", "step failed", "code=%d message=\"%s\"", rc, why->msg);
     if (is_fatal(rc)) {
-        r->failure = *why;
-        atomic_store(&r->has_failed, 1);
+        run_fail(r, why);
         return;
     }
     for (int32_t i = 0; i < w->n_spans; i++) {
@@ -125,8 +124,7 @@ static void draft_next(run *r, step_work *w) {
     if (rc != OK) {
         LOG(LOG_ERROR, "run", "draft failed", "code=%d message=\"%s\"", rc, why.msg);
         if (is_fatal(rc)) {
-            r->failure = why;
-            atomic_store(&r->has_failed, 1);
+            run_fail(r, &why);
         }
         return;
     }
@@ -178,8 +176,9 @@ static void do_step(run *r, step_work *w, int32_t n_rows) {
 /* Something arrived since the last look: new requests, a cancel, an order to stop. */
 static bool has_news(run *r) {
     if (atomic_load(&r->intake) != NULL || atomic_load(&r->is_stopping) ||
-        atomic_load(&r->is_aborting))
+        atomic_load(&r->is_aborting) || store_has_work(r))
         return true;
+    if (atomic_load(&r->has_failed) && !r->has_swept_failure) return true;
     for (int32_t i = 0; i < r->n_wait_list; i++) {
         if (atomic_load(&r->waiting[i]->is_cancelled)) return true;
     }
@@ -209,14 +208,17 @@ void *run_step_thread(void *arg) {
     while (!atomic_load(&r->is_stopping)) {
         run_cancel_sweep(r, atomic_exchange(&r->is_aborting, 0) != 0);
         run_admit(r);
+        bool is_loading = store_load(r);
         look(r, &w);
         int32_t n_rows = w.n_views > 0 ? make_plan(r, &w) : 0;
         if (w.n_spans > 0 && n_rows > 0) {
             do_step(r, &w, n_rows);
-        } else {
+        } else if (!is_loading) {
             doze(r);
         }
+        store_pump(r);
     }
     run_cancel_sweep(r, true);
+    store_finish(r);
     return NULL;
 }

@@ -153,6 +153,7 @@ void run_admit(run *r) {
 void run_cancel_sweep(run *r, bool is_aborting) {
     static const err shutting_down = {.code = ERR_CANCELLED, .msg = "the server is shutting down"};
     bool has_failed = atomic_load(&r->has_failed) != 0;
+    r->has_swept_failure = has_failed;
     const err *why = is_aborting ? &shutting_down : has_failed ? &r->failure : NULL;
     take_intake(r);
     for (int32_t i = 0; i < r->n_wait_list; i++) {

@@ -23,6 +23,10 @@ void run_wake(run *r) {
     }
 }
 
+void run_wake_void(void *r) {
+    run_wake(r);
+}
+
 /* Room for a whole verify window and the end event must be left. */
 static bool lacks_room(const ticket *t) {
     return atomic_load_explicit(&t->head, memory_order_relaxed) - atomic_load(&t->tail) >

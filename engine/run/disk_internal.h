@@ -1,0 +1,119 @@
+/* Shared by the files of the disk cache. */
+#ifndef TANDEM_RUN_DISK_INTERNAL_H
+#define TANDEM_RUN_DISK_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/ring.h"
+#include "engine/run/disk.h"
+
+#define DISK_SLOTS 8
+#define DISK_GROUP 64 /* records that go to the manifest together at most */
+#define DISK_SEGMENTS 256
+#define DISK_PATH 4096
+
+/* First bytes of a segment and of the manifest. Little endian, as every machine this runs on. */
+typedef struct disk_head {
+    char magic[8];
+    uint32_t version, crc; /* of all bytes before crc and behind it */
+    uint64_t number;       /* of the segment */
+    uint8_t identity[DISK_IDENTITY_BYTES];
+    uint64_t reserved;
+} disk_head;
+
+/* In front of each record, and one per record in the manifest of the segment. */
+typedef struct disk_line {
+    uint32_t magic, type;
+    uint64_t segment, offset, len; /* of the content behind this head */
+    prefix_hash self, parent;
+    uint32_t n_tokens, content_crc;
+    uint32_t reserved, crc; /* of all bytes before crc */
+} disk_line;
+
+typedef struct disk_entry {
+    disk_line line; /* type 0: free */
+    int32_t next;
+} disk_entry;
+
+/* Segments are named by their place here in entries' lookups; the step thread opens and closes
+ * descriptors, the writer fills `bytes`. */
+typedef struct disk_segment {
+    _Atomic uint64_t number; /* 0: free */
+    _Atomic uint64_t last_used_s;
+    _Atomic uint64_t bytes, manifest_bytes;
+    _Atomic int fd; /* -1: none */
+} disk_segment;
+
+enum { DISK_NEWS_SLOT, DISK_NEWS_ENTRY, DISK_NEWS_FAILED, DISK_NEWS_DROPPED };
+typedef struct disk_news {
+    int32_t kind, i_slot;
+    disk_line line; /* DROPPED: segment */
+} disk_news;
+
+typedef struct disk_job {
+    int32_t i_slot;
+    int32_t ends_group;
+    disk_line line;
+} disk_job;
+
+struct disk_cache {
+    disk_options o;
+    char dir[DISK_PATH]; /* of this identity */
+    uint8_t identity[DISK_IDENTITY_BYTES];
+    int lock_fd;
+    size_t tokens_bytes, slot_bytes;
+    uint64_t segment_max;
+    disk_segment segments[DISK_SEGMENTS];
+    _Atomic int n_loading;
+
+    /* Step thread. */
+    disk_entry *entries; /* [entries_cap] */
+    int32_t entries_cap, first_free;
+    int32_t *buckets;
+    uint32_t n_buckets;
+    char *read_buffer; /* [sizeof(disk_line) + slot_bytes] */
+    int32_t free_slots[DISK_SLOTS], n_free_slots;
+    uint32_t epoch;
+    uint64_t paused_until_ms;
+
+    /* Between. */
+    char *slots; /* [DISK_SLOTS][sizeof(disk_line) + slot_bytes] */
+    spsc *jobs, *news;
+    pthread_t thread;
+    _Atomic int is_closing;
+
+    /* Writer. */
+    int manifest_fd; /* of the current segment */
+    uint64_t next_number;
+    int32_t i_current; /* segment being written; -1: none */
+    disk_line group[DISK_GROUP];
+    int32_t n_group;
+    uint64_t group_ms;    /* when it began */
+    uint64_t group_start; /* size of the current segment when the group began */
+    bool has_failed;      /* the rest of the group is not written */
+    uint64_t cleaned_s;
+
+    _Atomic uint64_t n_written, n_read, n_records, n_dropped, n_errors;
+};
+
+size_t disk_content_bytes(const disk_cache *d, const disk_line *line);
+char *disk_slot(const disk_cache *d, int32_t i);
+void disk_head_fill(const disk_cache *d, disk_head *h, const char *magic, uint64_t number);
+bool disk_head_fits(const disk_cache *d, const disk_head *h, const char *magic, uint64_t number);
+void disk_line_seal(disk_line *line);
+bool disk_line_fits(const disk_cache *d, const disk_line *line);
+void disk_manifest_path(const disk_cache *d, uint64_t number, buf *out);
+void disk_segment_path(const disk_cache *d, uint64_t number, buf *out);
+void disk_dropped(disk_cache *d, const char *why, const char *what);
+/* Index of the step thread. False when it is full. */
+bool disk_index_add(disk_cache *d, const disk_line *line);
+
+/* disk_manifest.c */
+int disk_manifest_open(disk_cache *d, err *e);
+
+/* disk_writer.c */
+void *disk_writer(void *arg);
+
+#endif

@@ -1,0 +1,273 @@
+/* The writer thread of the disk cache: appends records to the current segment, makes them durable,
+ * then names them in the manifest. Removes segments that are too many or too old. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/crc32c.h"
+#include "engine/base/file.h"
+#include "engine/base/log.h"
+#include "engine/base/thread.h"
+#include "engine/run/disk_internal.h"
+
+#define CLEAN_EVERY_S 60
+#define IDLE_MS 1000
+/* Records wait for each other, so that one wait for the disk serves many: until nothing came for a
+ * moment, or for this long at most. */
+#define QUIET_MS 10
+#define GROUP_MS 100
+#define NEWS_WAIT_MS 1
+
+/* News must arrive: they carry places and entries. The step thread polls once a step. */
+static void tell(disk_cache *d, const disk_news *n) {
+    while (!spsc_push(d->news, n)) {
+        if (atomic_load(&d->is_closing)) return;
+        d->o.wake(d->o.wake_ctx);
+        sleep_ms(NEWS_WAIT_MS);
+    }
+}
+
+/* A new file with its head. The descriptor, or -1. */
+static int make_file(disk_cache *d, const char *path, const char *magic, err *e) {
+    disk_head head;
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        err_errno(e, "making %s", path);
+        return -1;
+    }
+    disk_head_fill(d, &head, magic, d->next_number);
+    if (fd_write_at(fd, &head, sizeof head, 0, e) == OK) return fd;
+    close(fd);
+    unlink(path);
+    return -1;
+}
+
+/* Segment and manifest of the next number; both or none. */
+static int make_pair(disk_cache *d, int *segment_fd, int *manifest_fd, err *e) {
+    buf segment = BUF_INIT;
+    buf manifest = BUF_INIT;
+    disk_segment_path(d, d->next_number, &segment);
+    disk_manifest_path(d, d->next_number, &manifest);
+    *manifest_fd = -1;
+    *segment_fd = make_file(d, buf_cstr(&segment), "TNDMSEG1", e);
+    if (*segment_fd >= 0) *manifest_fd = make_file(d, buf_cstr(&manifest), "TNDMMAN1", e);
+    bool is_made = *manifest_fd >= 0 && dir_sync(d->dir, e) == OK;
+    if (!is_made && *segment_fd >= 0) {
+        close(*segment_fd);
+        unlink(buf_cstr(&segment));
+    }
+    if (!is_made && *manifest_fd >= 0) {
+        close(*manifest_fd);
+        unlink(buf_cstr(&manifest));
+    }
+    buf_release(&segment);
+    buf_release(&manifest);
+    return is_made ? OK : ERR_IO;
+}
+
+static int32_t segment_new(disk_cache *d, err *e) {
+    int fd;
+    int manifest_fd;
+    int32_t i = 0;
+    while (i < DISK_SEGMENTS && d->segments[i].number != 0) {
+        i++;
+    }
+    if (i == DISK_SEGMENTS) {
+        err_set(e, ERR_FULL, "%d segments are in use", DISK_SEGMENTS);
+        return -1;
+    }
+    if (make_pair(d, &fd, &manifest_fd, e) != OK) return -1;
+    if (d->manifest_fd >= 0) close(d->manifest_fd);
+    d->manifest_fd = manifest_fd;
+    disk_segment *s = &d->segments[i];
+    atomic_store(&s->fd, fd);
+    atomic_store(&s->bytes, sizeof(disk_head));
+    atomic_store(&s->manifest_bytes, sizeof(disk_head));
+    atomic_store(&s->last_used_s, clock_wall_ms() / 1000);
+    atomic_store(&s->number, d->next_number++);
+    return i;
+}
+
+/* ---- groups ---- */
+
+/* The group is not written: what it left behind is cut off. */
+static void fail_group(disk_cache *d, const err *why) {
+    atomic_fetch_add_explicit(&d->n_errors, 1, memory_order_relaxed);
+    LOG(LOG_ERROR, "cache", "disk cache not written, pausing", "message=\"%s\"", why->msg);
+    if (d->i_current >= 0) {
+        disk_segment *s = &d->segments[d->i_current];
+        if (ftruncate(s->fd, (off_t)d->group_start) == 0) atomic_store(&s->bytes, d->group_start);
+    }
+    d->n_group = 0;
+    d->has_failed = true;
+    tell(d, &(disk_news){.kind = DISK_NEWS_FAILED});
+}
+
+static int flush_group(disk_cache *d, err *e) {
+    if (d->n_group == 0) return OK;
+    size_t bytes = (size_t)d->n_group * sizeof(disk_line);
+    disk_segment *s = &d->segments[d->i_current];
+    if (fdatasync(s->fd) != 0) return err_errno(e, "writing a cache segment");
+    uint64_t at = atomic_load(&s->manifest_bytes);
+    int rc = fd_write_at(d->manifest_fd, d->group, bytes, at, e);
+    if (rc == OK && fdatasync(d->manifest_fd) != 0) rc = err_errno(e, "writing the manifest");
+    if (rc != OK) {
+        int cut = ftruncate(d->manifest_fd, (off_t)at);
+        (void)cut; /* a torn end is skipped when it is read */
+        return rc;
+    }
+    atomic_store(&s->manifest_bytes, at + bytes);
+    for (int32_t i = 0; i < d->n_group; i++) {
+        tell(d, &(disk_news){.kind = DISK_NEWS_ENTRY, .line = d->group[i]});
+    }
+    d->n_group = 0;
+    d->group_start = atomic_load(&s->bytes);
+    return OK;
+}
+
+/* A group never spans segments. */
+static int need_segment(disk_cache *d, size_t bytes, err *e) {
+    if (d->i_current >= 0) {
+        uint64_t size = atomic_load(&d->segments[d->i_current].bytes);
+        if (size + bytes <= d->segment_max || size == sizeof(disk_head)) return OK;
+        int rc = flush_group(d, e);
+        if (rc != OK) return rc;
+    }
+    int32_t i = segment_new(d, e);
+    if (i < 0) return ERR_IO;
+    d->i_current = i;
+    d->group_start = sizeof(disk_head);
+    return OK;
+}
+
+static int append(disk_cache *d, const disk_job *job, err *e) {
+    char *record = disk_slot(d, job->i_slot);
+    size_t bytes = sizeof(disk_line) + (size_t)job->line.len;
+    disk_line line = job->line;
+    int rc = need_segment(d, bytes, e);
+    if (rc != OK) return rc;
+    disk_segment *s = &d->segments[d->i_current];
+    uint64_t at = atomic_load(&s->bytes);
+    line.segment = atomic_load(&s->number);
+    line.offset = at + sizeof line;
+    line.content_crc = crc32c(0, record + sizeof line, (size_t)line.len);
+    disk_line_seal(&line);
+    memcpy(record, &line, sizeof line);
+    rc = fd_write_at(s->fd, record, bytes, at, e);
+    if (rc != OK) return rc;
+    atomic_store(&s->bytes, at + bytes);
+    atomic_store(&s->last_used_s, clock_wall_ms() / 1000);
+    atomic_fetch_add_explicit(&d->n_written, bytes, memory_order_relaxed);
+    if (d->n_group == 0) d->group_ms = clock_mono_ms();
+    d->group[d->n_group++] = line;
+    return d->n_group == DISK_GROUP ? flush_group(d, e) : OK;
+}
+
+/* ---- making room ---- */
+
+static void stamp(disk_cache *d, disk_segment *s) {
+    struct stat st;
+    uint64_t used = atomic_load(&s->last_used_s);
+    if (fstat(s->fd, &st) != 0 || (uint64_t)st.st_mtime >= used) return;
+    struct timespec times[2] = {{.tv_sec = (time_t)used}, {.tv_sec = (time_t)used}};
+    if (futimens(s->fd, times) != 0) {
+        atomic_fetch_add_explicit(&d->n_errors, 1, memory_order_relaxed);
+    }
+}
+
+static void drop_segment(disk_cache *d, int32_t i, const char *why) {
+    buf path = BUF_INIT;
+    uint64_t number = atomic_load(&d->segments[i].number);
+    LOG(LOG_INFO, "cache", "segment given up", "number=%llu why=%s", (unsigned long long)number,
+        why);
+    disk_segment_path(d, number, &path);
+    unlink(buf_cstr(&path));
+    disk_manifest_path(d, number, &path);
+    unlink(buf_cstr(&path));
+    buf_release(&path);
+    /* The step thread closes it: it may be reading. */
+    tell(d, &(disk_news){.kind = DISK_NEWS_DROPPED, .line = {.segment = number}});
+    atomic_store(&d->segments[i].bytes, 0);
+}
+
+static int32_t oldest_segment(disk_cache *d, uint64_t *total) {
+    int32_t oldest = -1;
+    *total = 0;
+    for (int32_t i = 0; i < DISK_SEGMENTS; i++) {
+        disk_segment *s = &d->segments[i];
+        if (atomic_load(&s->number) == 0 || atomic_load(&s->bytes) == 0) continue;
+        *total += atomic_load(&s->bytes) + atomic_load(&s->manifest_bytes);
+        if (i == d->i_current) continue;
+        if (oldest < 0 ||
+            atomic_load(&s->last_used_s) < atomic_load(&d->segments[oldest].last_used_s)) {
+            oldest = i;
+        }
+    }
+    return oldest;
+}
+
+static void make_room(disk_cache *d) {
+    uint64_t total;
+    int32_t i;
+    while ((i = oldest_segment(d, &total)) >= 0 && total > d->o.budget_bytes) {
+        if (atomic_load(&d->n_loading) > 0) return; /* again after the next group */
+        drop_segment(d, i, "budget");
+    }
+}
+
+static void clean(disk_cache *d) {
+    uint64_t now = clock_wall_ms() / 1000;
+    uint64_t limit = (uint64_t)d->o.age_hours * 3600;
+    if (now - d->cleaned_s < CLEAN_EVERY_S) return;
+    d->cleaned_s = now;
+    for (int32_t i = 0; i < DISK_SEGMENTS; i++) {
+        disk_segment *s = &d->segments[i];
+        if (atomic_load(&s->number) == 0 || atomic_load(&s->bytes) == 0) continue;
+        stamp(d, s);
+        bool is_old = limit > 0 && now > atomic_load(&s->last_used_s) + limit;
+        if (is_old && i != d->i_current && atomic_load(&d->n_loading) == 0) {
+            drop_segment(d, i, "age");
+        }
+    }
+}
+
+/* ---- the thread ---- */
+
+static void do_job(disk_cache *d, const disk_job *job) {
+    err why = ERR_INIT;
+    if (!d->has_failed) {
+        int rc = append(d, job, &why);
+        bool is_due = clock_mono_ms() - d->group_ms > GROUP_MS;
+        if (rc == OK && job->ends_group && is_due) rc = flush_group(d, &why);
+        if (rc != OK) fail_group(d, &why);
+    }
+    tell(d, &(disk_news){.kind = DISK_NEWS_SLOT, .i_slot = job->i_slot});
+    d->o.wake(d->o.wake_ctx);
+    if (!job->ends_group) return;
+    d->has_failed = false;
+    make_room(d);
+}
+
+void *disk_writer(void *arg) {
+    disk_cache *d = arg;
+    disk_job job;
+    thread_set_name("cache-writer");
+    for (;;) {
+        err why = ERR_INIT;
+        int rc = spsc_pop(d->jobs, &job, d->n_group > 0 ? QUIET_MS : IDLE_MS);
+        if (rc == OK) do_job(d, &job);
+        if (rc == ERR_CANCELLED) break;
+        if (rc == ERR_TIMEOUT && flush_group(d, &why) != OK) fail_group(d, &why);
+        clean(d);
+    }
+    err why = ERR_INIT;
+    if (!d->has_failed && flush_group(d, &why) != OK) fail_group(d, &why);
+    d->cleaned_s = 0;
+    for (int32_t i = 0; i < DISK_SEGMENTS; i++) {
+        if (d->segments[i].number != 0 && d->segments[i].bytes != 0) stamp(d, &d->segments[i]);
+    }
+    return NULL;
+}

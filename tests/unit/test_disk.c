@@ -1,0 +1,401 @@
+/* The prefix cache on disk: restarted = fresh, and whatever happens to the files, or whenever the
+ * process is killed, never a wrong answer. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/base/clock.h"
+#include "engine/base/file.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/base/rand.h"
+#include "engine/run/run.h"
+#include "tests/harness/paged_toy.h"
+
+enum { PAGE = 16, CONTEXT = 1024, REPLY = 12, N_PROMPTS = 6 };
+
+static char folder[64];
+static char log_lines[65536];
+static size_t n_log;
+
+static void keep_line(void *ctx, log_level level, const char *line, size_t len) {
+    (void)ctx;
+    (void)level;
+    if (n_log + len >= sizeof log_lines) n_log = 0;
+    memcpy(log_lines + n_log, line, len);
+    n_log += len;
+    log_lines[n_log] = '\0';
+}
+
+typedef struct side {
+    paged_toy *toy;
+    run *run;
+} side;
+
+static void open_side(side *s, const char *dir, uint64_t budget, uint8_t identity) {
+    paged_toy_options to = {.n_slots = 2,
+        .n_pages = 256,
+        .page_tokens = PAGE,
+        .max_context = CONTEXT,
+        .max_rows = 64,
+        .has_drafts = true};
+    s->toy = paged_toy_new(&to);
+    run_options ro = {.source = paged_toy_source(s->toy),
+        .cache_dir = dir,
+        .cache_disk_bytes = budget,
+        .cache_identity = {identity},
+        .mark_tokens = 8 * PAGE,
+        .no_cache = dir == NULL};
+    n_log = 0;
+    assert_int_equal(run_open(&ro, &s->run, NULL), OK);
+}
+
+static void close_side(side *s) {
+    run_close(s->run);
+    paged_toy_free(s->toy);
+}
+
+typedef struct reply {
+    int32_t tokens[REPLY];
+    int n;
+    int32_t n_cached, n_prompt;
+} reply;
+
+/* Prompt i: of a length of its own; every second one shares a beginning with the one before. */
+static reply ask(side *s, int i) {
+    int32_t tokens[CONTEXT];
+    const int32_t stop = PAGED_TOY_EOS;
+    reply out = {.n_prompt = 100 + i * 61};
+    run_event ev;
+    run_progress p;
+    ticket *t;
+    for (int32_t k = 0; k < out.n_prompt; k++) {
+        uint64_t seed = k < 90 ? (uint64_t)(i / 2) : (uint64_t)i;
+        tokens[k] = (int32_t)(rand_keyed(seed, (uint64_t)k, 3) % (PAGED_TOY_VOCAB - 2)) + 2;
+    }
+    run_request q = {.prompt = tokens,
+        .n_prompt = out.n_prompt,
+        .max_tokens = REPLY,
+        .stop_ids = &stop,
+        .n_stop_ids = 1};
+    sample_params_init(&q.sampling);
+    q.sampling.temperature = i % 2 == 0 ? 0.0f : 0.8f;
+    assert_int_equal(run_submit(s->run, &q, &t, NULL), OK);
+    while (ticket_next(t, &ev, 20000) == OK && ev.kind == RUN_EVENT_TOKEN) {
+        out.tokens[out.n++] = ev.pick.token;
+    }
+    assert_int_not_equal(ev.end, RUN_END_ERROR);
+    ticket_progress(t, &p);
+    out.n_cached = p.n_cached;
+    ticket_free(t);
+    return out;
+}
+
+static reply want[N_PROMPTS];
+
+/* Asks all; every answer must be the fresh one. Returns how many came from the cache. */
+static int ask_all(side *s) {
+    int n_hits = 0;
+    for (int i = 0; i < N_PROMPTS; i++) {
+        reply got = ask(s, i);
+        assert_int_equal(got.n, want[i].n);
+        assert_memory_equal(got.tokens, want[i].tokens, (size_t)got.n * sizeof got.tokens[0]);
+        n_hits += got.n_cached == got.n_prompt - 1;
+    }
+    return n_hits;
+}
+
+static void remove_folder(void) {
+    assert_int_equal(dir_remove_all(folder, NULL), OK);
+}
+
+static void write_once(void) {
+    side s;
+    open_side(&s, folder, 1 << 24, 1);
+    ask_all(&s);
+    close_side(&s);
+}
+
+/* Calls fn for each file of the cache. */
+static int each_file(int (*fn)(const char *path, void *ctx), void *ctx) {
+    int n = 0;
+    DIR *top = opendir(folder);
+    for (struct dirent *d; top != NULL && (d = readdir(top)) != NULL;) {
+        char path[1024];
+        if (d->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "%s/%.200s", folder, d->d_name);
+        DIR *in = opendir(path);
+        for (struct dirent *f; in != NULL && (f = readdir(in)) != NULL;) {
+            char file[1400];
+            if (f->d_name[0] == '.' || strcmp(f->d_name, "lock") == 0) continue;
+            snprintf(file, sizeof file, "%s/%.200s", path, f->d_name);
+            n += fn(file, ctx);
+        }
+        if (in != NULL) closedir(in);
+    }
+    if (top != NULL) closedir(top);
+    return n;
+}
+
+static void restarted_equals_fresh(void **state) {
+    (void)state;
+    side s;
+    remove_folder();
+    write_once();
+    open_side(&s, folder, 1 << 24, 1);
+    assert_int_equal(ask_all(&s), N_PROMPTS);
+    run_stats stats;
+    run_stats_get(s.run, &stats);
+    assert_true(stats.n_disk_tokens > 0);
+    assert_int_equal(stats.pages_used, 0);
+    close_side(&s);
+    open_side(&s, folder, 1 << 24, 2); /* another model: nothing of it counts */
+    for (int i = 0; i < N_PROMPTS; i++) {
+        assert_true(ask(&s, i).n_cached < 90);
+    }
+    close_side(&s);
+    open_side(&s, folder, 1 << 24, 1);
+    assert_int_equal(ask_all(&s), N_PROMPTS);
+    close_side(&s);
+}
+
+static int check_modes(const char *path, void *ctx) {
+    struct stat st;
+    (void)ctx;
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0600);
+    return 1;
+}
+
+static void files_are_private(void **state) {
+    (void)state;
+    struct stat st;
+    remove_folder();
+    write_once();
+    assert_true(each_file(check_modes, NULL) >= 2);
+    assert_int_equal(stat(folder, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0700);
+}
+
+typedef struct damage {
+    double fraction; /* >= 0: cut there; else flip a byte */
+    rand_state *rand;
+} damage;
+
+static int spoil(const char *path, void *ctx) {
+    damage *d = ctx;
+    uint64_t size = 0;
+    assert_int_equal(file_size(path, &size, NULL), OK);
+    if (d->fraction >= 0) {
+        assert_int_equal(truncate(path, (off_t)((double)size * d->fraction)), 0);
+        return 1;
+    }
+    uint64_t at = size / 2;
+    if (d->rand != NULL) {
+        if (rand_u32(d->rand) % 2 == 0) return 0; /* not every file each time */
+        at = rand_u64(d->rand) % size;
+    }
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    char c;
+    assert_int_equal(pread(fd, &c, 1, (off_t)at), 1);
+    c = (char)(c ^ (1 << (at % 8)));
+    assert_int_equal(pwrite(fd, &c, 1, (off_t)at), 1);
+    close(fd);
+    return 1;
+}
+
+static void cut_files_are_a_miss(void **state) {
+    (void)state;
+    static const double fractions[] = {0, 0.01, 0.25, 0.5, 0.9, 0.999};
+    for (size_t i = 0; i < sizeof fractions / sizeof fractions[0]; i++) {
+        side s;
+        damage d = {.fraction = fractions[i]};
+        remove_folder();
+        write_once();
+        assert_true(each_file(spoil, &d) >= 2);
+        open_side(&s, folder, 1 << 24, 1);
+        assert_true(ask_all(&s) < N_PROMPTS || fractions[i] > 0.5);
+        assert_non_null(strstr(log_lines, "cache entry dropped"));
+        close_side(&s);
+        open_side(&s, folder, 1 << 24, 1); /* written again meanwhile */
+        assert_int_equal(ask_all(&s), N_PROMPTS);
+        close_side(&s);
+    }
+}
+
+static void flipped_bytes_are_a_miss(void **state) {
+    (void)state;
+    rand_state r;
+    rand_init(&r, 11, 1);
+    for (int i = 0; i < 40; i++) {
+        side s;
+        damage d = {.fraction = -1, .rand = i == 0 ? NULL : &r};
+        remove_folder();
+        write_once();
+        each_file(spoil, &d);
+        open_side(&s, folder, 1 << 24, 1);
+        int n_hits = ask_all(&s);
+        if (i == 0) assert_int_equal(n_hits, 0); /* one in each file, in the middle */
+        close_side(&s);
+    }
+}
+
+static void what_can_not_be_opened_is_a_miss(void **state) {
+    (void)state;
+    side s;
+    side other;
+    open_side(&s, "/proc/no/such", 1 << 24, 1);
+    ask_all(&s);
+    assert_non_null(strstr(log_lines, "no disk cache"));
+    close_side(&s);
+    remove_folder();
+    open_side(&s, folder, 1 << 24, 1);
+    open_side(&other, folder, 1 << 24, 1); /* the folder is taken */
+    assert_non_null(strstr(log_lines, "another engine uses"));
+    ask_all(&other);
+    close_side(&other);
+    close_side(&s);
+}
+
+/* In a process of its own, as the limit stays. */
+static void a_full_disk_is_a_miss(void **state) {
+    (void)state;
+    remove_folder();
+    pid_t pid = fork();
+    if (pid == 0) {
+        side s;
+        struct rlimit limit = {20000, 20000};
+        signal(SIGXFSZ, SIG_IGN);
+        setrlimit(RLIMIT_FSIZE, &limit);
+        open_side(&s, folder, 1 << 24, 1);
+        ask_all(&s);
+        for (int i = 0; i < 200 && strstr(log_lines, "not written") == NULL; i++) {
+            sleep_ms(10);
+        }
+        bool is_logged = strstr(log_lines, "not written") != NULL;
+        close_side(&s);
+        _exit(is_logged ? 0 : 3);
+    }
+    int status = 0;
+    waitpid(pid, &status, 0);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    side s;
+    open_side(&s, folder, 1 << 24, 1);
+    ask_all(&s);
+    assert_null(strstr(log_lines, "dropped"));
+    close_side(&s);
+}
+
+static int add_size(const char *path, void *ctx) {
+    uint64_t size = 0;
+    if (file_size(path, &size, NULL) == OK) *(uint64_t *)ctx += size;
+    return 1;
+}
+
+static void the_budget_is_kept(void **state) {
+    (void)state;
+    side s;
+    remove_folder();
+    open_side(&s, folder, 1 << 19, 1); /* eight segments */
+    run_stats stats = {0};
+    for (int i = 0; i < 5000 && stats.disk.n_written_bytes < (1u << 20); i++) {
+        int32_t tokens[CONTEXT];
+        ticket *t;
+        run_event ev;
+        for (int32_t k = 0; k < 1000; k++) {
+            tokens[k] = (int32_t)(rand_keyed((uint64_t)i, (uint64_t)k, 9) % 50) + 2;
+        }
+        run_request q = {.prompt = tokens, .n_prompt = 1000, .max_tokens = 1};
+        sample_params_init(&q.sampling);
+        assert_int_equal(run_submit(s.run, &q, &t, NULL), OK);
+        while (ticket_next(t, &ev, 20000) == OK && ev.kind == RUN_EVENT_TOKEN) {
+        }
+        ticket_free(t);
+        sleep_ms(1);
+        run_stats_get(s.run, &stats);
+    }
+    close_side(&s);
+    uint64_t total = 0;
+    each_file(add_size, &total);
+    assert_true(stats.disk.n_written_bytes >= (1u << 20));
+    assert_in_range(total, 1 << 17, 5 << 17); /* manifest and the segment being written on top */
+    open_side(&s, folder, 1 << 19, 1);
+    ask_all(&s);
+    close_side(&s);
+}
+
+/* Killed at any time while it writes, many times over: what is found afterwards is right. */
+static void killed_at_any_time(void **state) {
+    (void)state;
+    rand_state r;
+    int n_kills = getenv("TANDEM_LONG") != NULL ? 200 : 20;
+    int n_hits = 0;
+    rand_init(&r, 5, 1);
+    remove_folder();
+    for (int i = 0; i < n_kills; i++) {
+        if (i % 5 == 0) remove_folder();
+        pid_t pid = fork();
+        if (pid == 0) {
+            side s;
+            open_side(&s, folder, 1 << 24, 1);
+            ask_all(&s);
+            close_side(&s);
+            _exit(0);
+        }
+        usleep(rand_u32(&r) % 12000);
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        side s;
+        open_side(&s, folder, 1 << 24, 1);
+        n_hits += ask_all(&s);
+        close_side(&s);
+    }
+    assert_true(n_hits > 0);
+}
+
+static int setup(void **state) {
+    side s;
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/tandem-disk-%d", (int)getpid());
+    log_open(&(log_options){.fd = -1, .level = LOG_WARN, .rank = -1, .sink = keep_line});
+    open_side(&s, NULL, 0, 0);
+    for (int i = 0; i < N_PROMPTS; i++) {
+        want[i] = ask(&s, i);
+    }
+    close_side(&s);
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    log_close();
+    return dir_remove_all(folder, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(restarted_equals_fresh),
+        cmocka_unit_test(files_are_private),
+        cmocka_unit_test(cut_files_are_a_miss),
+        cmocka_unit_test(flipped_bytes_are_a_miss),
+        cmocka_unit_test(what_can_not_be_opened_is_a_miss),
+        cmocka_unit_test(a_full_disk_is_a_miss),
+        cmocka_unit_test(the_budget_is_kept),
+        cmocka_unit_test(killed_at_any_time),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
