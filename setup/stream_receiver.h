@@ -11,6 +11,16 @@ enum { RECEIVER_MAX_CONNECTIONS = 64, RECEIVER_VERIFIERS = 2 };
 
 typedef enum received_state { IN_WORK, WHOLE, VERIFYING, SOUND, BROKEN } received_state;
 
+/* A frame in memory that waits for its turn in the digest. */
+typedef struct waiting_frame {
+    uint64_t offset;
+    size_t length;
+    const void *data;
+    bool
+        *is_waiting; /* of its slot; set false, under the lock, when the buffer may be used again */
+} waiting_frame;
+enum { MAX_WAITING = 256 };
+
 typedef struct received {
     const manifest_file *f;
     char *rel, *part, *journal;
@@ -21,7 +31,9 @@ typedef struct received {
     received_state state;
     store_digest *hash;
     uint64_t hashed;
-    bool is_turn_taken;  /* somebody updates the digest */
+    bool is_turn_taken;     /* somebody updates the digest */
+    waiting_frame *waiting; /* [MAX_WAITING] */
+    int n_waiting;
     bool is_hash_behind; /* the rest is read from the disk at the end */
 } received;
 
@@ -60,6 +72,8 @@ bool receiver_is_stopped(receiver *r);
 void receiver_say(receiver *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* stream_take.c: serves one connection. */
 void *receiver_serve(void *connection);
+/* Nothing of the file waits for the digest any more; the rest is read from the disk at the end. */
+void receiver_hash_behind_locked(received *f);
 /* stream_settle.c */
 int receiver_prepare(receiver *r, err *e);
 void receiver_release(receiver *r);

@@ -129,6 +129,7 @@ static int prepare_file(receiver *r, received *f, const manifest_file *mf, err *
     int rc = ranges_init(&f->r, mf->size, r->s.frame_bytes, id, e);
     if (rc != OK) return rc;
     f->written = mem_alloc(f->r.n_units + 1);
+    f->waiting = mem_array(MAX_WAITING, sizeof *f->waiting);
     fresh_hash(f);
     rc = check_final(r, f, e);
     return rc == OK ? load_journal(r, f) : rc;
@@ -169,6 +170,7 @@ void receiver_release(receiver *r) {
         mem_free(f->part);
         mem_free(f->journal);
         mem_free(f->written);
+        mem_free(f->waiting);
         ranges_release(&f->r);
         store_digest_free(f->hash);
         disk_close(&f->d);
@@ -269,9 +271,9 @@ static int verify(receiver *r, received *f, size_t i, err *e) {
     bool is_right = false;
     pthread_mutex_lock(&r->lock);
     /* A frame that came twice may still have the turn. */
-    f->is_hash_behind = true;
     while (f->is_turn_taken)
         pthread_cond_wait(&r->changed, &r->lock);
+    receiver_hash_behind_locked(f);
     int rc = receiver_open_locked(r, f, e);
     pthread_mutex_unlock(&r->lock);
     if (rc == OK) rc = hash_rest(r, f, &f->d, &is_right, e);

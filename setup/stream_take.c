@@ -1,5 +1,5 @@
-/* One connection of the receiver: frames in, acknowledgements out. Two buffers, so that a write goes
- * on while the next frame arrives. */
+/* One connection of the receiver: frames in, acknowledgements out. A few buffers, so that writing and
+ * hashing go on while the next frame arrives. */
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -13,12 +13,13 @@
 #include "engine/base/thread.h"
 #include "setup/stream_receiver.h"
 
-enum { N_SLOTS = 2, DATA_TIMEOUT_MS = 10000, TURN_MS = 1000 };
+enum { N_SLOTS = 3, DATA_TIMEOUT_MS = 10000, TURN_MS = 1000 };
 
 typedef struct slot {
     void *buffer;
     frame f;
-    bool is_busy;
+    bool is_busy;    /* being written */
+    bool is_waiting; /* for the digest; under receiver.lock */
 } slot;
 
 typedef struct taker {
@@ -69,29 +70,85 @@ static int reap(taker *t, err *e) {
     return send_ack(t, s->f.sequence, ACK_OK, e);
 }
 
-/* The digest follows the frames in order while they are still in memory: a frame waits a short time
- * for its turn. When a turn is lost with its connection, the rest is read from the disk at the end. */
-static void hash_in_turn(receiver *r, const frame *f, const void *data) {
-    received *file = &r->files[f->file];
+/* The digest follows the frames in order while they are still in memory. A frame that is early waits
+ * in its buffer; whoever brings the next one in order hashes all that follow it, so that no turn is
+ * handed from thread to thread. */
+
+void receiver_hash_behind_locked(received *f) {
+    f->is_hash_behind = true;
+    for (int i = 0; i < f->n_waiting; i++)
+        *f->waiting[i].is_waiting = false;
+    f->n_waiting = 0;
+}
+
+static bool next_waiting_locked(received *f, waiting_frame *out) {
+    for (int i = 0; i < f->n_waiting; i++) {
+        if (f->waiting[i].offset > f->hashed) continue;
+        *out = f->waiting[i];
+        f->waiting[i] = f->waiting[--f->n_waiting];
+        return true;
+    }
+    return false;
+}
+
+static void hash_in_order(receiver *r, slot *s) {
+    received *f = &r->files[s->f.file];
+    waiting_frame w;
+    pthread_mutex_lock(&r->lock);
+    if (f->n_waiting == MAX_WAITING) receiver_hash_behind_locked(f);
+    if (!f->is_hash_behind) {
+        s->is_waiting = true;
+        f->waiting[f->n_waiting++] =
+            (waiting_frame){s->f.offset, s->f.length, s->buffer, &s->is_waiting};
+    }
+    while (!f->is_turn_taken && next_waiting_locked(f, &w)) {
+        /* One that came twice was hashed already. */
+        if (w.offset == f->hashed) {
+            f->is_turn_taken = true;
+            pthread_mutex_unlock(&r->lock);
+            store_digest_update(f->hash, w.data, w.length);
+            pthread_mutex_lock(&r->lock);
+            f->hashed += w.length;
+            f->is_turn_taken = false;
+        }
+        *w.is_waiting = false;
+        pthread_cond_broadcast(&r->changed);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* All buffers wait for a frame that some other connection has, or has lost with itself. */
+static void wait_for_turn(taker *t) {
+    receiver *r = t->r;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += TURN_MS / 1000;
+    bool is_late = false, is_stuck = true;
     pthread_mutex_lock(&r->lock);
-    while (!file->is_hash_behind && r->stop_rc == OK &&
-           (file->hashed < f->offset || file->is_turn_taken)) {
-        if (pthread_cond_timedwait(&r->changed, &r->lock, &until) == ETIMEDOUT &&
-            !file->is_turn_taken && file->hashed < f->offset)
-            file->is_hash_behind = true;
+    while (!is_late && r->stop_rc == OK) {
+        is_stuck = true;
+        for (int i = 0; i < N_SLOTS; i++)
+            is_stuck = is_stuck && (t->slots[i].is_waiting || t->slots[i].is_busy);
+        if (!is_stuck) break;
+        is_late = pthread_cond_timedwait(&r->changed, &r->lock, &until) == ETIMEDOUT;
     }
-    bool is_mine = !file->is_hash_behind && r->stop_rc == OK && file->hashed == f->offset;
-    if (is_mine) file->is_turn_taken = true;
+    for (int i = 0; i < N_SLOTS && is_stuck; i++) {
+        received *f = &r->files[t->slots[i].f.file];
+        if (t->slots[i].is_waiting && !f->is_turn_taken) receiver_hash_behind_locked(f);
+    }
     pthread_mutex_unlock(&r->lock);
-    if (!is_mine) return;
-    store_digest_update(file->hash, data, f->length);
+}
+
+/* Before its buffers go: nothing of this connection may be left in a list. */
+static void leave_lists(taker *t) {
+    receiver *r = t->r;
     pthread_mutex_lock(&r->lock);
-    file->hashed += f->length;
-    file->is_turn_taken = false;
-    pthread_cond_broadcast(&r->changed);
+    for (int i = 0; i < N_SLOTS; i++) {
+        received *f = t->slots[i].is_waiting ? &r->files[t->slots[i].f.file] : NULL;
+        while (f != NULL && t->slots[i].is_waiting && f->is_turn_taken)
+            pthread_cond_wait(&r->changed, &r->lock);
+        if (f != NULL && t->slots[i].is_waiting) receiver_hash_behind_locked(f);
+    }
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -134,7 +191,7 @@ static int take_frame(taker *t, slot *s, err *e) {
     }
     s->is_busy = true;
     t->n_busy++;
-    hash_in_turn(r, &s->f, s->buffer);
+    hash_in_order(r, s);
     return OK;
 }
 
@@ -144,20 +201,37 @@ static bool is_readable(int fd) {
 }
 
 static slot *free_slot(taker *t) {
+    slot *found = NULL;
+    pthread_mutex_lock(&t->r->lock);
     for (int i = 0; i < N_SLOTS; i++) {
-        if (!t->slots[i].is_busy) return &t->slots[i];
+        if (!t->slots[i].is_busy && !t->slots[i].is_waiting) found = &t->slots[i];
     }
-    return NULL;
+    pthread_mutex_unlock(&t->r->lock);
+    return found;
+}
+
+/* Acknowledges what is written, and waits until a buffer is free. */
+static int make_room(taker *t, slot **out, err *e) {
+    for (;;) {
+        *out = free_slot(t);
+        if (t->n_busy > 0 && (*out == NULL || !is_readable(t->fd))) {
+            int rc = reap(t, e);
+            if (rc != OK) return rc;
+        } else if (*out != NULL) {
+            return OK;
+        } else if (receiver_is_stopped(t->r)) {
+            return err_set(e, ERR_CANCELLED, "stopped");
+        } else {
+            wait_for_turn(t);
+        }
+    }
 }
 
 static int take_all(taker *t, err *e) {
     uint8_t head[FRAME_HEAD_BYTES];
     for (;;) {
-        int rc = OK;
-        /* A write without a ring is done already: its acknowledgement goes out now. */
-        while (rc == OK && t->n_busy > 0 && (free_slot(t) == NULL || !is_readable(t->fd)))
-            rc = reap(t, e);
-        slot *s = free_slot(t);
+        slot *s = NULL;
+        int rc = make_room(t, &s, e);
         if (rc == OK) rc = stream_recv_all(t->fd, head, sizeof head, e);
         if (rc == OK) rc = frame_decode(&s->f, head, e);
         if (rc != OK) return rc;
@@ -208,6 +282,7 @@ void *receiver_serve(void *arg) {
                  ? take_all(&t, &e)
                  : err_set(&e, ERR_MEMORY, "no memory for frames");
         disk_queue_free(t.q);
+        leave_lists(&t);
     }
     if (rc != OK) LOG(LOG_INFO, "stream", "connection ended", "reason=%s", e.msg);
     for (int i = 0; i < N_SLOTS; i++)
