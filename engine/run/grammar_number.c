@@ -5,6 +5,7 @@
 
 #define DIGITS_MAX 24
 #define EXPONENT_DIGITS_MAX 3
+#define POWER_MAX 308  /* values stay below 10^308, so that every reader's double holds them */
 #define TRIES_MAX 2048 /* values looked at in one interval; more are left out only in theory */
 
 enum { MINUS, ZERO, WHOLE, POINT, FRACTION, EXP, EXP_SIGN, EXP_DIGITS };
@@ -211,10 +212,15 @@ static bool fraction_digit(frame *f, uint8_t d, bool is_free) {
 static bool take_digit(frame *f, uint8_t d, bool is_free) {
     if (f->phase <= WHOLE) return whole_digit(f, d, is_free);
     if (f->phase <= FRACTION) return fraction_digit(f, d, is_free);
+    int exponent = f->u.number.exponent * 10 + d;
     if (f->u.number.n_exp >= EXPONENT_DIGITS_MAX) return false;
+    if (!f->u.number.is_exponent_negative && f->u.number.has_digit &&
+        f->u.number.point + exponent > POWER_MAX) {
+        return false;
+    }
     f->phase = EXP_DIGITS;
     f->u.number.n_exp++;
-    f->u.number.exponent = (int16_t)(f->u.number.exponent * 10 + d);
+    f->u.number.exponent = (int16_t)exponent;
     return true;
 }
 

@@ -88,11 +88,11 @@ static void set_token(const token_trie *t, uint64_t *mask, int32_t token) {
 }
 
 /* Walks all tokens through the plain lexical rules from one state. */
-static void plain_build(token_trie *t, plain_mask *m, uint8_t lex, bool is_raw) {
+static void plain_build(token_trie *t, plain_mask *m, int lex, bool is_raw) {
     uint8_t at[TOKEN_MAX_BYTES + 1];
     size_t cap = 0;
     m->inside = mem_array(t->n_words, sizeof *m->inside);
-    at[0] = lex;
+    at[0] = (uint8_t)lex;
     for (uint32_t i = 0; i < t->all.n_nodes;) {
         const trie_node *node = &t->all.nodes[i];
         uint8_t next = at[node->depth - 1];
@@ -211,9 +211,9 @@ int token_trie_new(const tokenizer *tk, token_trie **out, err *e) {
     }
     trie_build(&t->all, pieces, n, NULL);
     mem_free(pieces);
-    for (uint8_t lex = 0; lex < LEX_N_STATES; lex++)
+    for (int lex = 0; lex < LEX_N_STATES; lex++)
         plain_build(t, &t->json[lex], lex, false);
-    for (uint8_t lex = 0; lex <= LEX_F4; lex++)
+    for (int lex = 0; lex <= LEX_F4; lex++)
         plain_build(t, &t->raw[lex], lex, true);
     build_short_masks(t);
     build_suffixes(t);
@@ -228,9 +228,9 @@ static void plain_release(plain_mask *m) {
 
 void token_trie_free(token_trie *t) {
     if (t == NULL) return;
-    for (uint8_t lex = 0; lex < LEX_N_STATES; lex++)
+    for (int lex = 0; lex < LEX_N_STATES; lex++)
         plain_release(&t->json[lex]);
-    for (uint8_t lex = 0; lex <= LEX_F4; lex++)
+    for (int lex = 0; lex <= LEX_F4; lex++)
         plain_release(&t->raw[lex]);
     mem_free(t->all.nodes);
     mem_free(t->suffixes.nodes);

@@ -119,6 +119,7 @@ static int32_t draw(const tokenizer *tk, const uint64_t *mask, rand_state *r, bo
     uint32_t n_seen = 0, n_closers = 0;
     int32_t eos = tokenizer_controls(tk).eos;
     if (bit(mask, eos) && (is_ending || rand_below(r, 2) == 0)) return eos;
+    is_ending = is_ending && rand_below(r, 4) > 0; /* what is closed may not be what must come */
     for (int32_t k = 0; k < n; k++) {
         if (!bit(mask, k)) continue;
         bool is_better = is_ending && is_closer(tk, k);

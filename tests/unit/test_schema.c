@@ -1,0 +1,248 @@
+/* Grammars of schemas: texts both ways, refusals with their pointer, and random replies under the
+ * mask, which an independent validator must pass. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/run/grammar.h"
+#include "tests/harness/grammar_walk.h"
+#include "tests/harness/schema_check.h"
+
+#define WALKS 25
+#define FREE_TOKENS 40
+
+static tokenizer *tk;
+static token_trie *trie;
+
+static int open_all(void **state) {
+    err e = ERR_INIT;
+    (void)state;
+    return walk_tokenizer(&tk, &trie, &e);
+}
+
+static int close_all(void **state) {
+    (void)state;
+    token_trie_free(trie);
+    tokenizer_close(tk);
+    return 0;
+}
+
+static json *parse(const char *text) {
+    json *v = NULL;
+    err e = ERR_INIT;
+    if (json_parse(text, strlen(text), NULL, &v, &e) != OK) fail_msg("%s: %s", text, e.msg);
+    return v;
+}
+
+static grammar *compile(const json *schema, const schema_options *o) {
+    grammar *g = NULL;
+    err e = ERR_INIT;
+    if (grammar_from_schema(trie, schema, o, &g, &e) != OK) fail_msg("%s", e.msg);
+    return g;
+}
+
+/* Schemas with texts that must and must not be reachable. */
+static const struct {
+    const char *schema, *yes[6], *no[6];
+} cases[] = {
+    {"{\"type\":\"integer\"}", {"0", "-7", "-0", "123456789012345678901234"},
+        {"1.0", "1e3", "01", "1234567890123456789012345", "\"1\"", ""}},
+    {"{\"type\":\"number\"}", {"0.5", "-1e10", "1E+307", "0.000000000000000000000001"},
+        {".5", "1.", "1e", "1e309", "+1", "1.0000000000000000000000001"}},
+    {"{\"type\":\"number\",\"minimum\":-1.5,\"maximum\":2.25}",
+        {"-1.5", "0", "2.25", "-0.999", "2.2499"}, {"-1.6", "2.26", "3", "-2", "2.250001"}},
+    {"{\"type\":\"number\",\"multipleOf\":0.01}", {"0.01", "19.99", "3", "2.50"},
+        {"0.001", "19.999"}},
+    {"{\"multipleOf\":3,\"type\":\"integer\",\"not\":{\"enum\":[3,9]},\"minimum\":1,\"maximum\":12}",
+        {"6", "12"}, {"3", "9", "15", "0", "1"}},
+    {"{\"type\":\"string\",\"pattern\":\"^(ab)*$\",\"minLength\":3,\"maxLength\":5}", {"\"abab\""},
+        {"\"ab\"", "\"ababab\"", "\"aba\""}},
+    {"{\"type\":\"string\",\"format\":\"date\",\"pattern\":\"-0[12]-\"}",
+        {"\"2024-02-29\"", "\"1999-01-31\""}, {"\"2023-02-29\"", "\"1999-03-01\"", "\"1999-1-1\""}},
+    {"{\"type\":\"array\",\"items\":{\"enum\":[\"a\",\"b\",1]},\"uniqueItems\":true}",
+        {"[]", "[\"a\",1,\"b\"]", "[1]"}, {"[\"a\",\"a\"]", "[1,1.0]", "[1,\"a\",\"b\",1]"}},
+    {"{\"type\":\"array\",\"uniqueItems\":true}",
+        {"[1,2,\"1\",[1],{\"a\":1},{\"a\":2}]", "[{\"a\":1,\"b\":2},{\"b\":1,\"a\":2}]"},
+        {"[1,1.0]", "[10,1e1]", "[{\"a\":1,\"b\":2},{\"b\":2,\"a\":1}]", "[[],[]]",
+            "[\"a\",\"\\u0061\"]"}},
+    {"{\"contains\":{\"type\":\"integer\"},\"minContains\":2,\"maxContains\":3,\"type\":\"array\"}",
+        {"[1,2]", "[\"a\",1,null,2,3]"}, {"[1]", "[1,2,3,4]", "[]", "[1,\"a\"]"}},
+    {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}},\"patternProperties\":{\"^x-"
+     "\":{\"type\":\"integer\"}},\"additionalProperties\":{\"type\":\"null\"}}",
+        {"{\"a\":\"\",\"x-1\":2,\"b\":null}", "{\"x-\":1}"},
+        {"{\"a\":null}", "{\"x-1\":null}", "{\"b\":1}", "{\"b\":null,\"b\":null}"}},
+    {"{\"type\":\"object\",\"propertyNames\":{\"maxLength\":2},\"maxProperties\":2}",
+        {"{\"ab\":1,\"c\":2}", "{\"\":0}"}, {"{\"abc\":1}", "{\"a\":1,\"b\":2,\"c\":3}"}},
+    {"{\"type\":\"object\",\"dependentRequired\":{\"a\":[\"b\"]},\"additionalProperties\":false,"
+     "\"properties\":{\"a\":true,\"b\":{\"const\":1}}}",
+        {"{}", "{\"b\":1}", "{\"a\":2,\"b\":1}", "{\"b\":1,\"a\":[]}"}, {"{\"a\":2}"}},
+    {"{\"oneOf\":[{\"type\":\"integer\",\"minimum\":3},{\"type\":\"number\",\"maximum\":5}]}",
+        {"6", "2", "4.5", "-1"}, {"3", "5", "4", "5.5"}},
+    {"{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"a\":true},\"additionalProperties\":false},{"
+     "\"type\":\"object\",\"properties\":{\"b\":true},\"additionalProperties\":false}]}",
+        {"{\"a\":1}", "{\"b\":1}"}, {"{}", "{\"a\":1,\"b\":1}", "{\"c\":1}"}},
+    {"{\"allOf\":[{\"properties\":{\"a\":{\"minimum\":3}}},{\"properties\":{\"a\":{\"type\":"
+     "\"integer\",\"maximum\":4}},\"required\":[\"a\"]}],\"type\":\"object\"}",
+        {"{\"a\":3}", "{\"a\":4,\"z\":0}"}, {"{\"a\":5}", "{\"a\":2}", "{}", "{\"a\":3.5}"}},
+    {"{\"if\":{\"properties\":{\"k\":{\"const\":\"n\"}},\"required\":[\"k\"]},\"then\":{\"required\":"
+     "[\"n\"]},\"else\":{\"required\":[\"m\"]},\"type\":\"object\"}",
+        {"{\"k\":\"n\",\"n\":1}", "{\"m\":1}", "{\"k\":\"x\",\"m\":0}"},
+        {"{}", "{\"k\":\"n\"}", "{\"k\":\"n\",\"m\":1}", "{\"n\":1}"}},
+    {"{\"$defs\":{\"t\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"integer\"},\"next\":{"
+     "\"anyOf\":[{\"$ref\":\"#/$defs/t\"},{\"type\":\"null\"}]}},\"required\":[\"v\",\"next\"],"
+     "\"additionalProperties\":false}},\"$ref\":\"#/$defs/t\"}",
+        {"{\"v\":1,\"next\":{\"v\":2,\"next\":null}}"}, {"{\"v\":1}", "{\"next\":null,\"v\":1}"}},
+    {"{\"type\":\"string\",\"nullable\":true,\"minLength\":1}", {"null", "\"a\""}, {"\"\"", "1"}},
+    {"{\"const\":{\"a\":[1,{\"b\":null}],\"c\":\"\\n\"}}",
+        {"{\"a\":[1,{\"b\":null}],\"c\":\"\\n\"}", "{\"a\":[1.0,{\"b\":null}],\"c\":\"\\u000a\"}"},
+        {"{\"a\":[1,{\"b\":null}]}", "{\"a\":[1,{\"b\":null}],\"c\":\"n\"}"}},
+    {"{\"not\":{\"const\":{\"a\":1}},\"type\":\"object\"}",
+        {"{}", "{\"a\":2}", "{\"a\":1,\"b\":1}"}, {"{\"a\":1}", "[]"}},
+    {"{\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}],\"items\":false,\"type\":"
+     "\"array\",\"minItems\":1}",
+        {"[1]", "[1,\"a\"]"}, {"[]", "[\"a\"]", "[1,\"a\",2]", "[1,2]"}},
+};
+#define N_CASES (sizeof cases / sizeof *cases)
+
+static void test_texts(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_CASES; i++) {
+        json *schema = parse(cases[i].schema);
+        grammar *g = compile(schema, &(schema_options){0});
+        for (int k = 0; k < 6; k++) {
+            const char *yes = cases[i].yes[k], *no = cases[i].no[k];
+            if (yes != NULL && !walk_accepts(g, tk, yes)) {
+                fail_msg("%s\nnot reachable: %s", cases[i].schema, yes);
+            }
+            if (no != NULL && walk_accepts(g, tk, no)) {
+                fail_msg("%s\nreachable: %s", cases[i].schema, no);
+            }
+        }
+        grammar_put(g);
+        json_free(schema);
+    }
+}
+
+static void test_random_replies(void **state) {
+    int n_checked = 0;
+    (void)state;
+    for (size_t i = 0; i < N_CASES; i++) {
+        json *schema = parse(cases[i].schema);
+        grammar *g = compile(schema, &(schema_options){0});
+        for (uint64_t seed = 0; seed < WALKS; seed++) {
+            buf text = BUF_INIT;
+            walk_random(g, tk, seed, FREE_TOKENS, &text);
+            json *value = parse(buf_cstr(&text));
+            if (schema_check_knows(schema)) {
+                n_checked++;
+                if (!schema_check(schema, schema, value)) {
+                    fail_msg("%s\nbreaks it: %s", cases[i].schema, buf_cstr(&text));
+                }
+            }
+            json_free(value);
+            buf_release(&text);
+        }
+        grammar_put(g);
+        json_free(schema);
+    }
+    assert_true(n_checked > 20 * (int)N_CASES / 2);
+}
+
+static void test_refused(void **state) {
+    static const struct {
+        const char *schema;
+        int code;
+        const char *place;
+    } refused[] = {{"{\"type\":\"object\",\"properties\":{\"a/b\":{\"pattern\":\"(?!x)\"}}}",
+                       ERR_UNSUPPORTED, "/properties/a~1b/pattern"},
+        {"{\"$ref\":\"https://example.com/s.json\"}", ERR_UNSUPPORTED, "/$ref"},
+        {"{\"$dynamicRef\":\"#x\"}", ERR_UNSUPPORTED, "/$dynamicRef"},
+        {"{\"anyOf\":[{\"type\":\"strnig\"}]}", ERR_FORMAT, "/anyOf/0/type"},
+        {"{\"minLength\":-1}", ERR_FORMAT, "/minLength"},
+        {"{\"multipleOf\":0}", ERR_FORMAT, "/multipleOf"},
+        {"{\"minimum\":0.1234567890123456789}", ERR_UNSUPPORTED, "/minimum"},
+        {"{\"not\":{\"uniqueItems\":true}}", ERR_UNSUPPORTED, "/not/uniqueItems"},
+        {"{\"type\":\"integer\",\"minimum\":5,\"maximum\":4}", ERR_ARG, ""},
+        {"{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":8,\"maximum\":13}", ERR_ARG, ""},
+        {"{\"allOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}", ERR_ARG, ""},
+        {"{\"type\":\"object\",\"properties\":{\"a\":false},\"required\":[\"a\"]}", ERR_ARG, ""},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"boolean\"},\"uniqueItems\":true,\"minItems\":3}",
+            ERR_ARG, ""},
+        {"{\"type\":\"array\",\"items\":{\"$ref\":\"#\"},\"minItems\":1}", ERR_ARG, ""},
+        {"{\"type\":\"string\",\"pattern\":\"^a$\",\"minLength\":2}", ERR_ARG, ""},
+        {"[]", ERR_FORMAT, ""}};
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        json *schema = parse(refused[i].schema);
+        grammar *g = NULL;
+        err e = ERR_INIT;
+        int rc = grammar_from_schema(trie, schema, &(schema_options){0}, &g, &e);
+        if (rc != refused[i].code) fail_msg("%s: %d %s", refused[i].schema, rc, e.msg);
+        assert_string_equal(e.place, refused[i].place);
+        json_free(schema);
+    }
+}
+
+static void test_order(void **state) {
+    static const char text[] = "{\"type\":\"object\",\"properties\":{\"b\":{\"type\":\"integer\"},"
+                               "\"a\":{\"type\":\"integer\"},\"c\":{\"type\":\"integer\"}},"
+                               "\"required\":[\"b\",\"c\"],\"additionalProperties\":false}";
+    json *schema = parse(text);
+    (void)state;
+    grammar *g = compile(schema, &(schema_options){0}); /* a is optional: any order */
+    assert_true(walk_accepts(g, tk, "{\"c\":1,\"a\":2,\"b\":3}"));
+    grammar_put(g);
+    g = compile(schema, &(schema_options){.is_strict = true});
+    assert_true(walk_accepts(g, tk, "{\"b\":1,\"a\":2,\"c\":3}"));
+    assert_true(walk_accepts(g, tk, "{\"b\":1,\"c\":3}"));
+    assert_false(walk_accepts(g, tk, "{\"a\":1,\"b\":2,\"c\":3}"));
+    assert_false(walk_accepts(g, tk, "{\"c\":1,\"b\":2}"));
+    assert_false(walk_accepts(g, tk, "{\"b\":1}"));
+    grammar_put(g);
+    json_free(schema);
+}
+
+static void test_white_space(void **state) {
+    json *schema = parse("{\"type\":\"array\"}");
+    grammar *g = compile(schema, &(schema_options){0});
+    (void)state;
+    assert_true(walk_accepts(g, tk, "[ 1 , 2 ]"));
+    assert_true(walk_accepts(g, tk, "[\n    1,\n    [\n        2\n    ]\n]"));
+    assert_false(walk_accepts(g, tk, "[  1]"));
+    assert_false(walk_accepts(g, tk, "[\n\n1]"));
+    assert_false(walk_accepts(g, tk, "[\n            1]"));
+    assert_false(walk_accepts(g, tk, " []"));
+    assert_false(walk_accepts(g, tk, "[] "));
+    grammar_put(g);
+    json_free(schema);
+}
+
+/* Nesting has an end, and nothing is left half open there. */
+static void test_deep(void **state) {
+    char text[300] = "";
+    json *schema = parse("{\"type\":\"array\"}");
+    grammar *g = compile(schema, &(schema_options){0});
+    (void)state;
+    memset(text, '[', 128);
+    memset(text + 128, ']', 128);
+    assert_true(walk_accepts_bytes(g, tk, text, 256));
+    memset(text, '[', 129);
+    memset(text + 129, ']', 129);
+    assert_false(walk_accepts_bytes(g, tk, text, 258));
+    grammar_put(g);
+    json_free(schema);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_random_replies), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_order), cmocka_unit_test(test_white_space),
+        cmocka_unit_test(test_deep)};
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
