@@ -9,14 +9,17 @@
 #include <unistd.h>
 
 #include "engine/api/api_internal.h"
+#include "engine/api/constraint.h"
 #include "engine/base/clock.h"
+#include "engine/base/file.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
 #include "engine/base/str.h"
 
 #define KEEP_ALIVE_MS_DEFAULT 5000
-#define LISTEN_BACKLOG 128
+#define LISTEN_BACKLOG 512
+#define PEM_MAX_BYTES ((size_t)1 << 20)
 
 void api_new_id(const char *prefix, char out[64]) {
     static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -39,26 +42,70 @@ const char *api_token_bytes(const api *a, int32_t id, size_t *len, bool *is_lite
     return piece;
 }
 
+static void free_parts(api *a) {
+    api_metrics_release(&a->metrics);
+    pthread_mutex_destroy(&a->endpoint_lock);
+    constraint_store_free(a->constraints);
+    replay_free(a->replay);
+    request_log_free(a->requests);
+    keys_free(a->keys);
+    buf_release(&a->certificate);
+    if (a->certificate_key.data != NULL) {
+        explicit_bzero(a->certificate_key.data, a->certificate_key.cap);
+    }
+    buf_release(&a->certificate_key);
+    mem_free(a);
+}
+
+static int read_certificate(api *a, err *e) {
+    const api_options *o = &a->options;
+    a->certificate = a->certificate_key = (buf)BUF_MAX(PEM_MAX_BYTES);
+    if (o->certificate_path == NULL && o->certificate_key_path == NULL) return OK;
+    if (o->certificate_path == NULL || o->certificate_key_path == NULL) {
+        return err_set(e, ERR_ARG, "TLS needs both a certificate and its key file");
+    }
+    int rc = file_read(o->certificate_path, &a->certificate, PEM_MAX_BYTES, e);
+    if (rc == OK) rc = file_read(o->certificate_key_path, &a->certificate_key, PEM_MAX_BYTES, e);
+    return rc;
+}
+
+static void fill_defaults(api_options *o) {
+    if (o->keep_alive_ms <= 0) o->keep_alive_ms = KEEP_ALIVE_MS_DEFAULT;
+    if (o->max_body_bytes == 0) o->max_body_bytes = API_BODY_MAX_BYTES;
+    if (o->head_timeout_ms <= 0) o->head_timeout_ms = 30000;
+    if (o->body_timeout_ms <= 0) o->body_timeout_ms = 60000;
+    if (o->idle_timeout_ms <= 0) o->idle_timeout_ms = 75000;
+}
+
 int api_open(const api_options *options, int listen_fd, api **out, err *e) {
     api *a = mem_alloc(sizeof *a);
+    *out = NULL;
     a->options = *options;
-    if (a->options.keep_alive_ms <= 0) a->options.keep_alive_ms = KEEP_ALIVE_MS_DEFAULT;
-    if (a->options.max_body_bytes == 0) a->options.max_body_bytes = API_BODY_MAX_BYTES;
+    fill_defaults(&a->options);
     a->started_ms = clock_wall_ms();
     snprintf(a->fingerprint, sizeof a->fingerprint, "fp_%.40s", options->build);
     pthread_mutex_init(&a->endpoint_lock, NULL);
     api_metrics_init(&a->metrics);
-    a->local_daemon = server_start(a, listen_fd, true, e);
-    if (a->local_daemon == NULL) {
-        api_metrics_release(&a->metrics);
-        pthread_mutex_destroy(&a->endpoint_lock);
-        mem_free(a);
-        *out = NULL;
-        return ERR_IO;
+    a->replay = replay_new();
+    a->constraints = constraint_store_new();
+    int rc = request_log_open(options->request_log_path, &a->requests, e);
+    if (rc == OK && options->keys_path != NULL) rc = keys_open(options->keys_path, &a->keys, e);
+    if (rc == OK) rc = read_certificate(a, e);
+    if (rc != OK) {
+        close(listen_fd);
+    } else {
+        a->local_daemon = server_start(a, listen_fd, true, e);
+        if (a->local_daemon == NULL) rc = ERR_IO;
+    }
+    if (rc != OK) {
+        free_parts(a);
+        return rc;
     }
     if (options->run != NULL) {
-        api_engine engine = {
-            options->run, options->tokenizer, options->max_context, options->n_slots};
+        api_engine engine = {.run = options->run,
+            .tokenizer = options->tokenizer,
+            .max_context = options->max_context,
+            .n_slots = options->n_slots};
         api_attach(a, &engine);
     }
     *out = a;
@@ -73,6 +120,8 @@ void api_attach(api *a, const api_engine *engine) {
     a->options.n_slots = engine->n_slots;
     a->controls = tokenizer_controls(engine->tokenizer);
     a->n_base = tokenizer_size(engine->tokenizer);
+    a->ranks = engine->ranks;
+    a->ranks_ctx = engine->ranks_ctx;
     atomic_store(&a->is_loaded, 1);
 }
 
@@ -83,12 +132,6 @@ static int listen_tcp(const char *address, int *port, int *out, err *e) {
     int one = 1;
     if (inet_pton(AF_INET, address, &sa.sin_addr) != 1) {
         return err_set(e, ERR_ARG, "'%s' is not an IPv4 address; use 127.0.0.1", address);
-    }
-    if (ntohl(sa.sin_addr.s_addr) >> 24 != 127) {
-        return err_set(e, ERR_AUTH,
-            "%s is not a loopback address; only 127.0.0.1 is served without"
-            " a key file",
-            address);
     }
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return err_errno(e, "opening a TCP socket");
@@ -110,6 +153,24 @@ static int listen_tcp(const char *address, int *port, int *out, err *e) {
     return OK;
 }
 
+/* Others than this machine reach the address only with keys, and only on purpose. */
+static int check_address(const api *a, const char *address, const char *confirmed, err *e) {
+    struct in_addr in;
+    if (inet_pton(AF_INET, address, &in) != 1) {
+        return err_set(e, ERR_ARG, "'%s' is not an IPv4 address; use 127.0.0.1", address);
+    }
+    if (ntohl(in.s_addr) >> 24 == 127) return OK;
+    if (a->keys == NULL) {
+        return err_set(e, ERR_AUTH,
+            "%s is not a loopback address; only 127.0.0.1 is served without a key file", address);
+    }
+    if (confirmed == NULL || strcmp(confirmed, address) != 0) {
+        return err_set(e, ERR_AUTH,
+            "other machines will reach %s; confirm by giving the same address again", address);
+    }
+    return OK;
+}
+
 static int endpoint_on_locked(api *a, const char *address, int port, err *e) {
     int fd = -1;
     if (a->endpoint_daemon != NULL) {
@@ -128,24 +189,31 @@ static int endpoint_on_locked(api *a, const char *address, int port, err *e) {
     return OK;
 }
 
-int api_endpoint(api *a, bool is_on, const char *address, int port, err *e) {
-    int rc = OK;
-    void *old = NULL;
+static void endpoint_off(api *a) {
     pthread_mutex_lock(&a->endpoint_lock);
-    if (is_on) {
-        rc = endpoint_on_locked(a, address, port, e);
-    } else {
-        old = a->endpoint_daemon;
-        a->endpoint_daemon = NULL;
-    }
+    void *old = a->endpoint_daemon;
+    a->endpoint_daemon = NULL;
     pthread_mutex_unlock(&a->endpoint_lock);
-    if (old != NULL) {
-        /* Waits for its connections to end, so it must be outside the lock. */
-        server_quiesce(old);
-        server_stop(old);
-        LOG(LOG_INFO, "api", "endpoint off", "address=%s", a->endpoint_address);
-    }
+    if (old == NULL) return;
+    /* Waits for its connections to end, so it must be outside the lock. */
+    server_quiesce(old);
+    server_stop(old);
+    LOG(LOG_INFO, "api", "endpoint off", "address=%s", a->endpoint_address);
+}
+
+int api_endpoint_confirmed(api *a, const char *address, int port, const char *confirmed, err *e) {
+    int rc = check_address(a, address, confirmed, e);
+    if (rc != OK) return rc;
+    pthread_mutex_lock(&a->endpoint_lock);
+    rc = endpoint_on_locked(a, address, port, e);
+    pthread_mutex_unlock(&a->endpoint_lock);
     return rc;
+}
+
+int api_endpoint(api *a, bool is_on, const char *address, int port, err *e) {
+    if (is_on) return api_endpoint_confirmed(a, address, port, NULL, e);
+    endpoint_off(a);
+    return OK;
 }
 
 int api_endpoint_port(api *a) {
@@ -173,7 +241,5 @@ void api_close(api *a) {
     atomic_store(&a->is_closing, 1);
     server_stop(a->endpoint_daemon);
     server_stop(a->local_daemon);
-    api_metrics_release(&a->metrics);
-    pthread_mutex_destroy(&a->endpoint_lock);
-    mem_free(a);
+    free_parts(a);
 }

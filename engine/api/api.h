@@ -39,9 +39,21 @@ typedef struct api_options {
     bool is_strict_model;      /* an unknown model name is a 404 */
     int64_t max_context;
     int32_t n_slots;
-    int32_t keep_alive_ms;   /* comment lines in quiet streams; 0: 5000 */
-    size_t max_body_bytes;   /* 0: API_BODY_MAX_BYTES */
-    int32_t max_connections; /* 0: 512 */
+    int32_t keep_alive_ms;    /* comment lines in quiet streams; 0: 5000 */
+    size_t max_body_bytes;    /* 0: API_BODY_MAX_BYTES */
+    int32_t max_connections;  /* 0: 512 */
+    const char *keys_path;    /* key file of the TCP endpoint; NULL: open on loopback */
+    const char *cors_origins; /* separated by commas, "*" for any; NULL: off */
+    bool opens_metrics;       /* /metrics without a key */
+    const char *certificate_path, *certificate_key_path; /* TLS of the endpoint; NULL: plain */
+    const char *request_log_path;                        /* NULL: no file */
+    bool logs_prompts;                                   /* request bodies go into that file */
+    bool keeps_json_alive;         /* newlines before whole answers that take long */
+    int32_t request_timeout_ms;    /* 0: none */
+    bool guards_loops, keeps_room; /* defaults of loop_guard and keep_answer_room */
+    bool is_cache_per_key;         /* keys do not share the prefix cache */
+    int32_t head_timeout_ms, body_timeout_ms, idle_timeout_ms; /* 0: 30 s, 60 s without a byte
+                                                                  (ten times that in all), 75 s */
     /* POST /tandem/v1/shutdown; NULL: refused. Must not block. */
     void (*on_shutdown)(void *ctx);
     void *on_shutdown_ctx;
@@ -49,6 +61,14 @@ typedef struct api_options {
 
 /* Starts serving on a listening Unix socket (taken). */
 int api_open(const api_options *options, int listen_fd, api **out, err *e);
+/* What is known of a rank; values below 0 are unknown. */
+typedef struct api_rank {
+    int32_t rank;
+    const char *state; /* "up", "loading", "leaving", "lost"; a constant */
+    double step_ms, step_ms_p95, exchange_ms;
+    double process_bytes, machine_used_bytes, machine_total_bytes, cpu_percent;
+} api_rank;
+
 /* The model is there: the server leaves the loading state. Once, when it was opened without a
  * run. */
 typedef struct api_engine {
@@ -56,10 +76,16 @@ typedef struct api_engine {
     const tokenizer *tokenizer; /* borrowed */
     int64_t max_context;
     int32_t n_slots;
+    /* Fills up to cap ranks, rank 0 first (of whom only exchange_ms is read); how many. Any thread.
+     * NULL: there is one rank. */
+    int (*ranks)(void *ctx, api_rank *out, int cap);
+    void *ranks_ctx;
 } api_engine;
 void api_attach(api *a, const api_engine *engine);
-/* Switches the TCP endpoint on (address must be a loopback address; port 0 picks one) or off. */
+/* Switches the TCP endpoint on (port 0 picks one) or off. An address that is no loopback address
+ * needs a key file, and confirmed must say the same address again. */
 int api_endpoint(api *a, bool is_on, const char *address, int port, err *e);
+int api_endpoint_confirmed(api *a, const char *address, int port, const char *confirmed, err *e);
 /* Port of the endpoint, 0 while it is off. */
 int api_endpoint_port(api *a);
 /* No new connections; those that stand may finish. */

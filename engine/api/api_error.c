@@ -56,9 +56,48 @@ int api_from_err(api_error *e, const err *cause) {
     }
 }
 
-int api_error_print(const api_error *e, buf *out) {
+int api_error_status(const api_error *e, api_shape shape) {
+    return shape == API_SHAPE_ANTHROPIC && e->status == 503 ? 529 : e->status;
+}
+
+static const char *anthropic_type(int status) {
+    switch (status) {
+    case 401:
+        return "authentication_error";
+    case 403:
+        return "permission_error";
+    case 404:
+        return "not_found_error";
+    case 413:
+        return "request_too_large";
+    case 429:
+        return "rate_limit_error";
+    case 503:
+        return "overloaded_error";
+    default:
+        return status >= 500 ? "api_error" : "invalid_request_error";
+    }
+}
+
+static void print_anthropic(const api_error *e, const char *request_id, json_w *w) {
+    json_w_object(w);
+    json_w_kstr(w, "type", "error");
+    json_w_key(w, "error");
+    json_w_object(w);
+    json_w_kstr(w, "type", anthropic_type(e->status));
+    json_w_kstr(w, "message", e->message);
+    json_w_close(w);
+    json_w_kstr(w, "request_id", request_id);
+    json_w_close(w);
+}
+
+int api_error_print(const api_error *e, api_shape shape, const char *request_id, buf *out) {
     json_w w;
     json_w_begin(&w, out);
+    if (shape == API_SHAPE_ANTHROPIC) {
+        print_anthropic(e, request_id, &w);
+        return json_w_end(&w);
+    }
     json_w_object(&w);
     json_w_key(&w, "error");
     json_w_object(&w);

@@ -26,7 +26,11 @@ int api_bad(api_error *e, const char *param, const char *code, const char *fmt, 
 int api_from_err(api_error *e, const err *cause);
 /* Fills with the parts given. Returns ERR_ARG. */
 int api_set(api_error *e, int status, const char *type, const char *code, const char *message);
-/* Appends {"error": {...}}. */
-int api_error_print(const api_error *e, buf *out);
+/* The shapes of the two families of clients. */
+typedef enum api_shape { API_SHAPE_OPENAI, API_SHAPE_ANTHROPIC } api_shape;
+/* Appends {"error": {...}}, or {"type": "error", ...} with the request's id. */
+int api_error_print(const api_error *e, api_shape shape, const char *request_id, buf *out);
+/* The status as a client of the shape expects it. */
+int api_error_status(const api_error *e, api_shape shape);
 
 #endif

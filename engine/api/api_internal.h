@@ -9,6 +9,9 @@
 #include "engine/api/api.h"
 #include "engine/api/api_metrics.h"
 #include "engine/api/http.h"
+#include "engine/api/keys.h"
+#include "engine/api/replay.h"
+#include "engine/api/request_log.h"
 
 struct api {
     api_options options;
@@ -17,7 +20,9 @@ struct api {
     char fingerprint[48];
     uint64_t started_ms;   /* wall clock */
     _Atomic int is_loaded; /* before: run, tokenizer and what depends on them are not there */
-    _Atomic int n_busy;    /* requests given to a route and not answered to the end */
+    int (*ranks)(void *ctx, api_rank *out, int cap);
+    void *ranks_ctx;    /* both are set before is_loaded */
+    _Atomic int n_busy; /* requests given to a route and not answered to the end */
     _Atomic int is_closing;
     void *local_daemon; /* the library's server on the Unix socket */
     pthread_mutex_t endpoint_lock;
@@ -25,6 +30,11 @@ struct api {
     char endpoint_address[64];
     int endpoint_port;
     api_metrics metrics;
+    keys *keys; /* NULL: none */
+    replay *replay;
+    request_log *requests;
+    struct constraint_store *constraints;
+    buf certificate, certificate_key; /* PEM texts; empty: no TLS */
 };
 
 /* The bytes of a token; *is_literal when markers in them must be recognised by their text. */
@@ -41,9 +51,17 @@ int api_check_window(
 
 /* Finds the route of q and runs it; answers 404 and 405 itself. */
 void api_dispatch(http_request *q);
+/* Decides by the head alone whether a request may come in; sets the route's name and the shape of
+ * its errors. */
+int api_admit(http_request *q, api_error *e);
 
 /* Routes, one file each. */
 void route_chat(http_request *q);
+void route_completions(http_request *q);
+void route_responses(http_request *q);
+void route_messages(http_request *q);
+void route_count_tokens(http_request *q);
+void route_requests(http_request *q);
 void route_models(http_request *q);
 void route_model(http_request *q);
 void route_health(http_request *q);

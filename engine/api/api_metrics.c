@@ -16,6 +16,8 @@ void api_metrics_init(api_metrics *m) {
     m->prefill = seconds(m->all, "prefill_seconds", "From the first step to the first token.");
     m->request =
         seconds(m->all, "request_seconds", "From the head of a request to the end of its answer.");
+    m->grammar_compile =
+        seconds(m->all, "grammar_compile_seconds", "Compiling what an answer or a call may be.");
     m->reasoning_tokens = metric_counter(
         m->all, "reasoning_tokens_total", "Generated tokens inside reasoning.", NULL);
     m->dropped_calls = metric_counter(m->all, "tool_parse_recoveries_total",

@@ -7,8 +7,9 @@
 
 typedef struct api_metrics {
     metrics *all;
-    metric *first_token, *per_token, *queue, *prefill, *request; /* histograms, seconds */
-    metric *reasoning_tokens, *dropped_calls;                    /* counters */
+    metric *first_token, *per_token, *queue, *prefill, *request,
+        *grammar_compile;                     /* histograms, seconds */
+    metric *reasoning_tokens, *dropped_calls; /* counters */
 } api_metrics;
 
 void api_metrics_init(api_metrics *m);

@@ -5,7 +5,8 @@
 #include "engine/api/api_internal.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "engine/run/think_guide.h"
+#include "engine/run/novelty.h"
+#include "engine/run/reply_guide.h"
 #include "engine/text/stop.h"
 
 /* Tokens waiting for a delta to carry their log probabilities. */
@@ -19,7 +20,11 @@ struct generation {
     buf released;        /* content that is certainly before any stop string */
     gen_logprob *logprobs;
     size_t n_logprobs, logprobs_cap;
-    bool has_started, is_done, has_stopped, is_cancelled;
+    bool has_started, is_done, has_stopped, is_cancelled, is_looping;
+    utf8_stream raw;          /* is_raw: bytes to whole characters */
+    novelty *novelty;         /* NULL: no loop guard */
+    buf call_name, arguments; /* of the running call, for the replay store */
+    char call_id[64];
     const char *finish_reason;
     int32_t stop_id;
     const err *failure;
@@ -62,10 +67,30 @@ static void flush_content(generation *g) {
     emit_text(g, GEN_CONTENT, g->released.data, g->released.len);
 }
 
+/* The exact text of a call is kept under its id, so that a history that brings it back gives the
+ * same tokens. */
+static void follow_call(generation *g, const reply_event *ev) {
+    if (ev->kind == REPLY_EVENT_CALL) {
+        buf_reset(&g->call_name);
+        buf_reset(&g->arguments);
+        buf_append(&g->call_name, ev->text, ev->len);
+    } else if (ev->kind == REPLY_EVENT_ARGUMENTS) {
+        buf_append(&g->arguments, ev->text, ev->len);
+    } else if (ev->kind == REPLY_EVENT_CALL_END && ev->len > 0) {
+        replay_call call = {.id = ev->id,
+            .name = buf_cstr(&g->call_name),
+            .arguments = &g->arguments,
+            .text = ev->text,
+            .len = ev->len};
+        replay_keep(g->q.a->replay, &call);
+    }
+}
+
 static int on_reply(void *ctx, const reply_event *ev) {
     generation *g = ctx;
     gen_event event = {.text = ev->text, .len = ev->len, .i_call = ev->i_call, .call_id = ev->id};
     if (g->has_stopped) return OK;
+    follow_call(g, ev);
     switch (ev->kind) {
     case REPLY_EVENT_REASONING:
         emit_text(g, GEN_REASONING, ev->text, ev->len);
@@ -93,8 +118,8 @@ static int on_reply(void *ctx, const reply_event *ev) {
 }
 
 static void new_call_id(void *ctx, char id[64]) {
-    (void)ctx;
-    api_new_id("call_", id);
+    const generation *g = ctx;
+    api_new_id(g->q.call_prefix != NULL ? g->q.call_prefix : "call_", id);
 }
 
 static void start_parser(generation *g) {
@@ -102,6 +127,7 @@ static void start_parser(generation *g) {
         .drops_calls = !g->q.has_tools,
         .tools = g->q.params->tools,
         .new_id = new_call_id,
+        .id_ctx = g,
         .sink = on_reply,
         .sink_ctx = g};
     g->parser = reply_parser_new(&o);
@@ -110,14 +136,30 @@ static void start_parser(generation *g) {
     }
 }
 
-static int submit(generation *g, api_error *e) {
+/* What the reply may be; *has_guide is false when it is free. */
+static int make_guide(generation *g, run_guide *out, bool *has_guide, err *e) {
+    const gen_params *p = g->q.params;
+    const api *a = g->q.a;
+    reply_guide_options o = {.tokenizer = a->options.tokenizer,
+        .run = a->options.run,
+        .starts_in_reasoning = g->q.starts_in_reasoning,
+        .value = p->value,
+        .calls = g->q.has_tools ? p->calls : NULL,
+        .is_forced = p->must_call,
+        .thinking_budget = p->thinking_budget,
+        .max_tokens = g->q.max_tokens,
+        .keeps_room = p->max_tokens > 0 && (p->keeps_room || p->value != NULL || p->must_call),
+        .guards_loops = p->guards_loops};
+    bool thinks =
+        o.starts_in_reasoning && (o.thinking_budget >= 0 || o.keeps_room || o.guards_loops);
+    *has_guide = !g->q.is_raw ? thinks || o.value != NULL || o.calls != NULL : o.value != NULL;
+    return *has_guide ? reply_guide_new(&o, out, e) : OK;
+}
+
+static void fill_run_request(const generation *g, run_request *r, int32_t *stops, int32_t *banned) {
     const gen_params *p = g->q.params;
     const control_ids *ids = &g->q.a->controls;
-    int32_t stops[RUN_STOP_MAX];
-    int32_t banned[2];
-    err why = ERR_INIT;
-    run_guide guide;
-    run_request r = {.id = g->q.id,
+    *r = (run_request){.id = g->q.id,
         .prompt = g->q.prompt->ids,
         .n_prompt = (int32_t)g->q.prompt->len,
         .max_tokens = g->q.max_tokens,
@@ -125,21 +167,31 @@ static int submit(generation *g, api_error *e) {
         .stop_ids = stops,
         .banned = banned,
         .priority = p->priority};
-    memcpy(stops, p->stop_ids, sizeof stops);
-    r.n_stop_ids = p->n_stop_ids;
+    memcpy(stops, p->stop_ids, sizeof p->stop_ids);
+    r->n_stop_ids = p->n_stop_ids;
     if (!p->ignores_eos) {
-        if (ids->eos >= 0) stops[r.n_stop_ids++] = ids->eos;
-        if (ids->eot >= 0) stops[r.n_stop_ids++] = ids->eot;
+        if (ids->eos >= 0) stops[r->n_stop_ids++] = ids->eos;
+        if (ids->eot >= 0) stops[r->n_stop_ids++] = ids->eot;
     }
-    if (!g->q.has_tools && ids->dsml >= 0) banned[r.n_banned++] = ids->dsml;
-    if (p->thinking_budget >= 0 && g->q.starts_in_reasoning && ids->think_close >= 0) {
-        guide = think_guide_new(ids->think_close, p->thinking_budget);
-        r.guide = &guide;
-    }
-    r.sampling.seed += (uint64_t)g->q.i_choice;
-    int rc = run_submit(g->q.a->options.run, &r, &g->ticket, &why);
+    if (!g->q.is_raw && !g->q.has_tools && ids->dsml >= 0) banned[r->n_banned++] = ids->dsml;
+    r->sampling.seed += (uint64_t)g->q.i_seed;
+    memcpy(r->salt, p->salt, sizeof r->salt);
+}
+
+static int submit(generation *g, api_error *e) {
+    int32_t stops[RUN_STOP_MAX];
+    int32_t banned[2];
+    err why = ERR_INIT;
+    run_guide guide;
+    bool has_guide = false;
+    run_request r;
+    fill_run_request(g, &r, stops, banned);
+    int rc = make_guide(g, &guide, &has_guide, &why);
+    if (rc != OK) return api_from_err(e, &why);
+    if (has_guide) r.guide = &guide;
+    rc = run_submit(g->q.a->options.run, &r, &g->ticket, &why);
     if (rc == OK) return OK;
-    if (r.guide != NULL) guide.release(guide.ctx);
+    if (has_guide) guide.release(guide.ctx);
     return api_from_err(e, &why);
 }
 
@@ -154,6 +206,8 @@ int generation_start(const gen_request *q, generation **out, api_error *e) {
         return rc;
     }
     start_parser(g);
+    g->call_name = g->arguments = (buf)BUF_INIT;
+    if (q->params->guards_loops) g->novelty = novelty_new();
     *out = g;
     return OK;
 }
@@ -163,7 +217,10 @@ void generation_free(generation *g) {
     ticket_free(g->ticket);
     reply_parser_free(g->parser);
     stop_matcher_free(g->stops);
+    novelty_free(g->novelty);
     buf_release(&g->released);
+    buf_release(&g->call_name);
+    buf_release(&g->arguments);
     mem_free(g->logprobs);
     mem_free(g);
 }
@@ -180,6 +237,29 @@ static void start_once(generation *g) {
     if (g->has_started) return;
     g->has_started = true;
     emit(g, (gen_event){.kind = GEN_STARTED});
+}
+
+/* A raw interface: what the tokens stand for, held back only inside a character. */
+static void take_raw(generation *g, const sample_pick *pick) {
+    size_t len = 0;
+    bool is_literal = false;
+    const char *bytes = api_token_bytes(g->q.a, pick->token, &len, &is_literal);
+    buf text = BUF_INIT;
+    g->n_completion++;
+    if (g->q.params->has_logprobs) keep_logprob(g, pick, false);
+    utf8_stream_feed(&g->raw, bytes, len, &text);
+    take_content(g, buf_cstr(&text), text.len);
+    buf_release(&text);
+}
+
+/* Outside of thinking a loop ends the reply; inside the guide ends the thinking. */
+static void watch_loop(generation *g, int32_t token, reply_state before) {
+    if (g->novelty == NULL) return;
+    if (before == REPLY_REASONING) {
+        if (reply_parser_state(g->parser) != REPLY_REASONING) novelty_reset(g->novelty);
+        return;
+    }
+    g->is_looping |= novelty_take(g->novelty, token);
 }
 
 static void take_token(generation *g, const sample_pick *pick) {
@@ -201,6 +281,7 @@ static void take_token(generation *g, const sample_pick *pick) {
     } else {
         reply_feed_token(g->parser, bytes, len, pick->token == a->controls.dsml);
     }
+    watch_loop(g, pick->token, before);
 }
 
 static bool is_client_stop(const generation *g, int32_t id) {
@@ -220,7 +301,15 @@ static void finish(generation *g, reply_end how) {
         g->finish_reason = "stop";
         return;
     }
-    reply_end_of_text(g->parser, how, &reason);
+    if (g->q.is_raw) {
+        buf text = BUF_INIT;
+        utf8_stream_end(&g->raw, &text);
+        take_content(g, buf_cstr(&text), text.len);
+        buf_release(&text);
+        reason = how == REPLY_END_EOS ? REPLY_STOP : REPLY_LENGTH;
+    } else {
+        reply_end_of_text(g->parser, how, &reason);
+    }
     flush_content(g);
     if (g->n_logprobs > 0) {
         emit(g, (gen_event){
@@ -262,13 +351,24 @@ bool generation_pump(generation *g) {
             take_end(g, &event);
             break;
         }
-        take_token(g, &event.pick);
-        if (g->has_stopped) {
+        if (g->q.is_raw) {
+            take_raw(g, &event.pick);
+        } else {
+            take_token(g, &event.pick);
+        }
+        if (g->has_stopped || g->is_looping) {
             ticket_cancel(g->ticket);
-            finish(g, REPLY_END_EOS);
+            finish(g, g->has_stopped ? REPLY_END_EOS : REPLY_END_LENGTH);
         }
     }
     return has_any;
+}
+
+void generation_expire(generation *g) {
+    if (g->is_done) return;
+    ticket_cancel(g->ticket);
+    start_once(g);
+    finish(g, REPLY_END_LENGTH);
 }
 
 int generation_fd(const generation *g) {
@@ -291,6 +391,7 @@ void generation_result(const generation *g, gen_result *out) {
     *out = (gen_result){.finish_reason = g->finish_reason,
         .stop_id = g->stop_id,
         .is_cancelled = g->is_cancelled,
+        .is_looping = g->is_looping,
         .failure = g->failure,
         .n_completion = g->n_completion,
         .n_reasoning = g->n_reasoning,
@@ -305,9 +406,9 @@ static void log_end(const generation *g, const run_progress *p) {
         "id=%s end=%s prompt=%d cached=%d tokens=%d first_ms=%.1f tokens_per_s=%.1f drafted=%lld"
         " kept=%lld",
         g->q.id,
-        g->failure != NULL ? "error"
-        : g->is_cancelled  ? "cancelled"
-                           : g->finish_reason,
+        g->failure != NULL                            ? "error"
+        : g->is_cancelled || g->finish_reason == NULL ? "cancelled"
+                                                      : g->finish_reason,
         p->n_prompt, p->n_cached, p->n_generated, first_ms,
         seconds > 0.0 ? (double)(p->n_generated - 1) / seconds : 0.0, (long long)p->n_drafted,
         (long long)p->n_accepted);

@@ -52,7 +52,10 @@ typedef struct gen_request {
     bool starts_in_reasoning;
     bool has_tools;     /* else the tool marker is banned and calls are swallowed */
     int32_t max_tokens; /* >= 1 */
+    bool is_raw;        /* no chat protocol: everything is content, as generated */
     int i_choice;
+    int i_seed;              /* added to the seed */
+    const char *call_prefix; /* of the ids of calls */
     gen_sink sink;
     void *sink_ctx;
 } gen_request;
@@ -68,12 +71,15 @@ bool generation_pump(generation *g);
 int generation_fd(const generation *g);
 bool generation_arm(generation *g);
 bool generation_is_done(const generation *g);
+/* The time is over: ends with what there is, as if the limit were reached. */
+void generation_expire(generation *g);
 
 typedef struct gen_result {
     const char *finish_reason; /* "stop", "length", "tool_calls"; NULL while it runs or on error */
     int i_stop;                /* stop string that matched; -1: none */
     int32_t stop_id;           /* stop token given by the client; -1: none */
     bool is_cancelled;
+    bool is_looping;    /* ended by the loop guard */
     const err *failure; /* NULL: none */
     int32_t n_completion, n_reasoning;
     run_progress progress;

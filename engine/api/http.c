@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 
 #include "engine/api/api_internal.h"
@@ -14,6 +15,8 @@
 
 /* Bytes the library asks of a stream at a time. */
 #define STREAM_BLOCK_BYTES ((size_t)16 << 10)
+/* A client that takes nothing for so long is gone. */
+#define STALL_TIMEOUT_S 120u
 /* How often a waiting route looks whether the server closes. */
 #define CLOSING_LOOK_MS 200
 
@@ -25,12 +28,39 @@ const char *http_query(const http_request *q, const char *name) {
     return MHD_lookup_connection_value(q->connection, MHD_GET_ARGUMENT_KIND, name);
 }
 
+/* An origin of the list gets its own name back; "*" stands for any. */
+static const char *allowed_origin(const http_request *q) {
+    const char *origin = http_header(q, "Origin");
+    const char *list = q->api->options.cors_origins;
+    if (origin == NULL || list == NULL) return NULL;
+    size_t n = strlen(origin);
+    while (*list != '\0') {
+        size_t k = strcspn(list, ", ");
+        if ((k == 1 && *list == '*') || (k == n && strncmp(list, origin, n) == 0)) return origin;
+        list += k;
+        list += strspn(list, ", ");
+    }
+    return NULL;
+}
+
+static void add_cors(const http_request *q, struct MHD_Response *r) {
+    if (q->api->options.cors_origins == NULL) return;
+    MHD_add_response_header(r, "Vary", "Origin");
+    const char *origin = allowed_origin(q);
+    if (origin == NULL) return;
+    MHD_add_response_header(r, "Access-Control-Allow-Origin", origin);
+    MHD_add_response_header(
+        r, "Access-Control-Expose-Headers", "x-request-id, Retry-After, retry-after-ms");
+}
+
 static void answer(http_request *q, int status, struct MHD_Response *response) {
     CHECK(!q->has_answered);
     q->has_answered = true;
     q->status = status;
     if (response == NULL) return;
     MHD_add_response_header(response, "x-request-id", q->id);
+    add_cors(q, response);
+    MHD_set_connection_option(q->connection, MHD_CONNECTION_OPTION_TIMEOUT, STALL_TIMEOUT_S);
     MHD_queue_response(q->connection, (unsigned)status, response);
     MHD_destroy_response(response);
 }
@@ -59,7 +89,7 @@ void http_send_json(http_request *q, int status, buf *body) {
 void http_fail(http_request *q, const api_error *e) {
     buf body = BUF_INIT;
     char text[32];
-    api_error_print(e, &body);
+    api_error_print(e, q->shape, q->id, &body);
     struct MHD_Response *r = body_response(&body, "application/json");
     if (r != NULL && e->retry_after_s > 0) {
         snprintf(text, sizeof text, "%d", e->retry_after_s);
@@ -73,7 +103,7 @@ void http_fail(http_request *q, const api_error *e) {
     if (r != NULL && e->status == 401) {
         MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
     }
-    answer(q, e->status, r);
+    answer(q, api_error_status(e, q->shape), r);
 }
 
 static ssize_t stream_read(void *ctx, uint64_t pos, char *out, size_t max) {
@@ -115,7 +145,7 @@ void http_set_endless(http_request *q) {
 static void probe(http_request *q) {
     static const char interim[] = "HTTP/1.1 102 Processing\r\n\r\n";
     q->has_probed = true;
-    if (q->is_http10) return;
+    if (q->is_http10 || q->is_tls) return;
     ssize_t n = send(q->fd, interim, sizeof interim - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     (void)n; /* a failure shows in the next poll */
 }
@@ -156,6 +186,65 @@ int http_wait(http_request *q, const int *fds, int n_fds, int timeout_ms, bool i
         int found = look(q, p, n_fds, is_streaming);
         if (found != HTTP_TIMEOUT || is_last) return found;
     }
+}
+
+void http_options(http_request *q, const char *methods) {
+    struct MHD_Response *r = MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
+    if (r != NULL) {
+        const char *wanted = http_header(q, "Access-Control-Request-Headers");
+        MHD_add_response_header(r, "Allow", methods);
+        if (allowed_origin(q) != NULL) {
+            MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+            MHD_add_response_header(r, "Access-Control-Allow-Headers",
+                wanted != NULL && wanted[0] != '\0' ? wanted : "authorization, content-type");
+            MHD_add_response_header(r, "Access-Control-Max-Age", "600");
+        }
+    }
+    answer(q, 204, r);
+}
+
+/* The key a client shows; NULL: none. */
+static const char *given_key(const http_request *q) {
+    const char *line = http_header(q, "Authorization");
+    if (line != NULL && strncasecmp(line, "Bearer ", 7) == 0) {
+        line += 7;
+        return line + strspn(line, " ");
+    }
+    return http_header(q, "x-api-key");
+}
+
+int http_enter(http_request *q, api_error *e) {
+    keys *k = q->api->keys;
+    err why = ERR_INIT;
+    int retry_s = 0;
+    if (k == NULL || q->is_local) return OK;
+    const char *given = given_key(q);
+    if (given == NULL) {
+        return api_set(e, 401, "authentication_error", "invalid_api_key",
+            "a key is needed: Authorization: Bearer KEY, or x-api-key: KEY");
+    }
+    int rc = keys_enter(k, given, &q->key, &retry_s, &why);
+    if (rc == ERR_FULL) {
+        api_set(e, 429, "rate_limit_error", "queue_full", why.msg);
+        e->retry_after_s = retry_s;
+        return rc;
+    }
+    if (rc == OK) return OK;
+    return api_set(e, 401, "authentication_error", "invalid_api_key", "the key is not known here");
+}
+
+int http_check_limits(http_request *q, size_t n_prompt, int32_t *max_tokens, api_error *e) {
+    if (q->key == NULL) return OK;
+    int64_t most = key_user_limits(q->key)->context;
+    if (most == 0) return OK;
+    if ((int64_t)n_prompt >= most) {
+        return api_bad(e, "messages", "context_length_exceeded",
+            "the prompt has %zu tokens; this key may use %lld for prompt and reply", n_prompt,
+            (long long)most);
+    }
+    int64_t left = most - (int64_t)n_prompt;
+    if (*max_tokens > left) *max_tokens = (int32_t)left;
+    return OK;
 }
 
 int http_body_json(http_request *q, json **out, api_error *e) {

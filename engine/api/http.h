@@ -46,7 +46,14 @@ struct http_request {
     http_producer producer;
     buf out; /* streamed bytes not yet taken by the library */
     bool is_last;
-    char allow[32]; /* for 405 */
+    char allow[32];       /* for 405 */
+    api_shape shape;      /* of errors */
+    bool is_tls;          /* bytes of our own must not go out beside the library */
+    struct key_user *key; /* NULL: none; the request counts against its limits */
+    int64_t n_prompt, n_cached, n_completion; /* for the request log */
+    size_t n_body;
+    api_error refusal; /* status 0: none; answered when the small body is read */
+    char *text;        /* a copy of the body when prompts are logged */
 };
 
 /* A request header or a query parameter; NULL when absent. Valid until the answer. */
@@ -70,6 +77,14 @@ void http_set_endless(http_request *q);
  * is_streaming: the client has stopped sending; write something to learn whether it still reads. */
 enum { HTTP_WAKE, HTTP_TIMEOUT, HTTP_GONE, HTTP_HALF_CLOSED };
 int http_wait(http_request *q, const int *fds, int n_fds, int timeout_ms, bool is_streaming);
+
+/* Who may come in: keys, on TCP only. On failure e is a 401 or 429. */
+int http_enter(http_request *q, api_error *e);
+/* The limits of the key: context of the request; *max_tokens is lowered where the client left it
+ * open. */
+int http_check_limits(http_request *q, size_t n_prompt, int32_t *max_tokens, api_error *e);
+/* Answers OPTIONS. */
+void http_options(http_request *q, const char *methods);
 
 /* Parses the body strictly. On failure fills e (400 or 413). The caller frees *out. */
 int http_body_json(http_request *q, json **out, api_error *e);

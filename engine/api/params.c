@@ -4,9 +4,11 @@
 #include <string.h>
 
 #include "engine/api/api_internal.h"
+#include "engine/api/constraint.h"
 #include "engine/api/fields.h"
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
+#include "engine/base/sha256.h"
 #include "engine/base/str.h"
 #include "engine/text/chat.h"
 
@@ -49,6 +51,8 @@ static int read_limits(const json *body, gen_params *p, api_error *e) {
     if (rc == OK) rc = field_int(body, "n", (int_range){1, PARAMS_N_MAX}, &p->n, e);
     const int_range budget = {0, INT32_MAX};
     if (rc == OK) rc = field_int(body, "thinking_budget", budget, &p->thinking_budget, e);
+    if (rc == OK) rc = field_bool(body, "loop_guard", &p->guards_loops, e);
+    if (rc == OK) rc = field_bool(body, "keep_answer_room", &p->keeps_room, e);
     return rc;
 }
 
@@ -161,8 +165,15 @@ static bool is_tool_name(const char *name) {
     return n >= 1 && n <= TOOL_NAME_MAX;
 }
 
+/* A built-in tool of another vendor: it has no definition that could be offered. */
+static bool is_foreign_tool(const json *tool) {
+    const char *type = json_str(json_get(tool, "type"));
+    return type != NULL && strcmp(type, "function") != 0 && strcmp(type, "custom") != 0 &&
+           json_get(tool, "function") == NULL;
+}
+
 /* Checks the names of the tools; those that chat.h renders. */
-static int check_tools(const json *tools, api_error *e) {
+static int check_tools(const json *tools, const char *field, api_error *e) {
     buf names = BUF_INIT;
     buf name = BUF_INIT;
     int i = 0;
@@ -170,7 +181,8 @@ static int check_tools(const json *tools, api_error *e) {
     JSON_EACH(tool, tools) {
         err why = ERR_INIT;
         char path[48];
-        snprintf(path, sizeof path, "tools[%d]", i++);
+        snprintf(path, sizeof path, "%s[%d]", field, i++);
+        if (is_foreign_tool(tool)) continue;
         buf_reset(&name);
         buf_putc(&name, '\n');
         rc = chat_tool_name(tool, path, &name, &why);
@@ -198,67 +210,127 @@ static int check_tools(const json *tools, api_error *e) {
     return rc;
 }
 
-static int read_tool_choice(const json *choice, bool has_tools, bool *is_none, api_error *e) {
-    const char *word = json_str(choice);
-    *is_none = !has_tools;
-    if (choice == NULL || (word != NULL && strcmp(word, "auto") == 0)) return OK;
-    if (word != NULL && strcmp(word, "none") == 0) {
+static bool has_tool(const json *tools, const char *name) {
+    JSON_EACH(tool, tools) {
+        err why = ERR_INIT;
+        buf text = BUF_INIT;
+        bool is_it = !is_foreign_tool(tool) && chat_tool_name(tool, "tools", &text, &why) == OK &&
+                     strcmp(buf_cstr(&text), name) == 0;
+        buf_release(&text);
+        if (is_it) return true;
+    }
+    return false;
+}
+
+/* The name in a choice: {"function": {"name"}}, {"custom": {"name"}} or flat. */
+static const char *chosen_name(const json *choice) {
+    const json *inner = json_get(choice, "function");
+    if (inner == NULL) inner = json_get(choice, "custom");
+    return json_str(json_get(inner != NULL ? inner : choice, "name"));
+}
+
+static int add_callable(const json *choice, const char *field, gen_params *p, api_error *e) {
+    const char *name = chosen_name(choice);
+    if (name == NULL) return api_bad(e, field, NULL, "%s names no function", field);
+    if (!has_tool(p->tools, name)) {
+        return api_bad(
+            e, field, NULL, "%s names %.128s, which is not among the tools", field, name);
+    }
+    if (p->n_callable == PARAMS_CALLABLE_MAX) {
+        return api_bad(e, field, NULL, "%s names more than %d tools", field, PARAMS_CALLABLE_MAX);
+    }
+    p->callable[p->n_callable++] = name;
+    return OK;
+}
+
+/* {"type":"allowed_tools","allowed_tools":{"mode","tools"}}, or mode and tools at once. */
+static int read_allowed(const json *choice, const char *field, gen_params *p, api_error *e) {
+    const json *inner = json_get(choice, "allowed_tools");
+    if (inner == NULL) inner = choice;
+    const char *mode = json_str(json_get(inner, "mode"));
+    const json *list = json_get(inner, "tools");
+    if (mode == NULL || (strcmp(mode, "auto") != 0 && strcmp(mode, "required") != 0)) {
+        return api_bad(e, field, NULL, "the mode of allowed_tools must be auto or required");
+    }
+    if (!json_is_array(list) || json_count(list) == 0) {
+        return api_bad(e, field, NULL, "allowed_tools needs a list of tools");
+    }
+    p->must_call = strcmp(mode, "required") == 0;
+    JSON_EACH(item, list) {
+        int rc = add_callable(item, field, p, e);
+        if (rc != OK) return rc;
+    }
+    return OK;
+}
+
+static int read_choice_word(
+    const char *word, const char *field, bool *is_none, gen_params *p, api_error *e) {
+    if (strcmp(word, "auto") == 0) return OK;
+    if (strcmp(word, "none") == 0) {
         *is_none = true;
         return OK;
     }
-    if (word != NULL && strcmp(word, "required") != 0) {
-        return api_bad(e, "tool_choice", NULL,
-            "tool_choice is '%.40s'; it must be none, auto, required or an"
-            " object",
-            word);
+    if (strcmp(word, "required") != 0) {
+        return api_bad(e, field, NULL,
+            "%s is '%.40s'; it must be none, auto, required or an object", field, word);
     }
-    if (word == NULL && !json_is_object(choice)) {
-        return api_bad(e, "tool_choice", NULL,
-            "tool_choice must be a string or an object, not a JSON %s", json_kind(choice));
+    p->must_call = true;
+    return OK;
+}
+
+static int read_tool_choice(
+    const json *choice, const char *field, bool *is_none, gen_params *p, api_error *e) {
+    const char *word = json_str(choice);
+    bool has_tools = json_count(p->tools) > 0;
+    int rc = OK;
+    *is_none = false;
+    if (choice != NULL && word == NULL && !json_is_object(choice)) {
+        return api_bad(e, field, NULL, "%s must be a string or an object, not a JSON %s", field,
+            json_kind(choice));
     }
-    if (!has_tools)
-        return api_bad(e, "tool_choice", NULL, "a call is demanded but no tools are given");
-    return api_bad(e, "tool_choice", "unsupported_parameter",
-        "forced tool calls are not served by this build; use auto");
+    if (word != NULL) rc = read_choice_word(word, field, is_none, p, e);
+    if (rc == OK && (p->must_call || json_is_object(choice)) && !has_tools) {
+        return api_bad(e, field, NULL, "a call is demanded but no tools are given");
+    }
+    if (rc == OK && json_is_object(choice)) {
+        const char *type = json_str(json_get(choice, "type"));
+        if (type != NULL && strcmp(type, "allowed_tools") == 0) {
+            rc = read_allowed(choice, field, p, e);
+        } else {
+            p->must_call = true;
+            rc = add_callable(choice, field, p, e);
+        }
+    }
+    *is_none |= !has_tools;
+    return rc;
 }
 
 static int read_tools(const json *body, gen_params *p, api_error *e) {
     const json *tools = field_get(body, "tools");
+    const char *field = "tools";
+    const char *choice = "tool_choice";
     bool is_none = false;
+    bool is_parallel = true;
+    if (tools == NULL && field_get(body, "functions") != NULL) {
+        p->is_legacy = true;
+        tools = field_get(body, "functions");
+        field = "functions";
+        choice = "function_call";
+    }
     if (tools != NULL && !json_is_array(tools)) {
-        return api_bad(e, "tools", NULL, "tools must be an array, not a JSON %s", json_kind(tools));
+        return api_bad(
+            e, field, NULL, "%s must be an array, not a JSON %s", field, json_kind(tools));
     }
     if (json_count(tools) > PARAMS_TOOLS_MAX) {
-        return api_bad(e, "tools", NULL, "more than %d tools", PARAMS_TOOLS_MAX);
+        return api_bad(e, field, NULL, "more than %d tools", PARAMS_TOOLS_MAX);
     }
-    int rc = check_tools(tools, e);
-    if (rc == OK) {
-        rc = read_tool_choice(field_get(body, "tool_choice"), json_count(tools) > 0, &is_none, e);
-    }
-    p->tools = is_none ? NULL : tools;
+    p->tools = tools;
+    int rc = check_tools(tools, field, e);
+    if (rc == OK) rc = read_tool_choice(field_get(body, choice), choice, &is_none, p, e);
+    if (rc == OK) rc = field_bool(body, "parallel_tool_calls", &is_parallel, e);
+    if (is_none) p->tools = NULL;
+    p->is_single_call = !is_parallel || p->is_legacy;
     return rc;
-}
-
-/* Fields whose meaning is a promise about the answer: refused while nothing enforces them. */
-static int refuse_constraints(const json *body, api_error *e) {
-    static const char *const names[] = {"structured_outputs", "guided_json", "guided_regex",
-        "guided_choice", "guided_grammar", "functions", "function_call"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (field_get(body, names[i]) != NULL) {
-            return api_bad(
-                e, names[i], "unsupported_parameter", "%s is not served by this build", names[i]);
-        }
-    }
-    const json *format = field_get(body, "response_format");
-    if (format == NULL) return OK;
-    const char *type = json_str(json_get(format, "type"));
-    if (type != NULL && strcmp(type, "text") == 0) return OK;
-    if (type != NULL && (strcmp(type, "json_object") == 0 || strcmp(type, "json_schema") == 0)) {
-        return api_bad(e, "response_format", "unsupported_parameter",
-            "response_format %s is not enforced by this build, so it is refused", type);
-    }
-    return api_bad(e, "response_format", NULL,
-        "response_format must be an object with type text, json_object or json_schema");
 }
 
 static int read_modalities(const json *body, api_error *e) {
@@ -274,33 +346,90 @@ static int read_modalities(const json *body, api_error *e) {
     return OK;
 }
 
-int params_read(const api *a, const json *body, gen_params *out, api_error *e) {
+static void params_init(const api *a, gen_params *p) {
+    memset(p, 0, sizeof *p);
+    sample_params_init(&p->sampling);
+    p->n = 1;
+    p->thinking_budget = -1;
+    p->guards_loops = a->options.guards_loops;
+    p->keeps_room = a->options.keeps_room;
+}
+
+/* What separates prefix-cache entries; nothing given: shared by all. */
+static int read_salt(const json *body, gen_params *p, api_error *e) {
+    static const char *const names[] = {"cache_salt", "prompt_cache_key"};
+    uint8_t digest[SHA256_BYTES];
+    bool has_any = false;
+    buf text = BUF_INIT;
+    for (size_t i = 0; i < 2; i++) {
+        const char *value = NULL;
+        int rc = field_str(body, names[i], &value, e);
+        if (rc != OK) {
+            buf_release(&text);
+            return rc;
+        }
+        if (value == NULL) continue;
+        has_any = true;
+        buf_append(&text, names[i], strlen(names[i]) + 1);
+        buf_append(&text, value, strlen(value) + 1);
+    }
+    if (has_any) {
+        sha256_of(text.data, text.len, digest);
+        memcpy(p->salt, digest, sizeof p->salt);
+    }
+    buf_release(&text);
+    return OK;
+}
+
+void params_separate(gen_params *p, const char *label) {
+    uint8_t digest[SHA256_BYTES];
+    buf text = BUF_INIT;
+    buf_append(&text, p->salt, sizeof p->salt);
+    buf_puts(&text, label);
+    sha256_of(text.data, text.len, digest);
+    memcpy(p->salt, digest, sizeof p->salt);
+    buf_release(&text);
+}
+
+static int read_shared(const api *a, const json *body, gen_params *p, api_error *e) {
     const char *priority = NULL;
-    memset(out, 0, sizeof *out);
-    sample_params_init(&out->sampling);
-    out->n = 1;
-    out->thinking_budget = -1;
-    int rc = read_stream(body, out, e);
-    if (rc == OK) rc = read_limits(body, out, e);
-    if (rc == OK) rc = read_sampling(body, out, e);
-    if (rc == OK) rc = read_stops(a, body, out, e);
-    if (rc == OK) rc = read_bias(a, body, out, e);
-    if (rc == OK) rc = read_logprobs(body, out, e);
-    if (rc == OK) rc = read_tools(body, out, e);
-    if (rc == OK) rc = refuse_constraints(body, e);
-    if (rc == OK) rc = read_modalities(body, e);
+    int rc = read_stream(body, p, e);
+    if (rc == OK) rc = read_limits(body, p, e);
+    if (rc == OK) rc = read_sampling(body, p, e);
+    if (rc == OK) rc = read_stops(a, body, p, e);
+    if (rc == OK) rc = read_bias(a, body, p, e);
+    if (rc == OK) rc = read_salt(body, p, e);
     if (rc == OK && json_is_string(field_get(body, "priority"))) {
         rc = field_str(body, "priority", &priority, e);
     }
     if (priority != NULL && strcmp(priority, "background") == 0) {
-        out->priority = RUN_PRIORITY_BACKGROUND;
+        p->priority = RUN_PRIORITY_BACKGROUND;
     }
     return rc;
+}
+
+int params_read(const api *a, const json *body, gen_params *out, api_error *e) {
+    params_init(a, out);
+    int rc = read_shared(a, body, out, e);
+    if (rc == OK) rc = read_logprobs(body, out, e);
+    if (rc == OK) rc = read_tools(body, out, e);
+    if (rc == OK) rc = constraint_read(body, out, e);
+    if (rc == OK) rc = read_modalities(body, e);
+    return rc;
+}
+
+int params_read_text(const api *a, const json *body, gen_params *out, api_error *e) {
+    params_init(a, out);
+    int rc = read_shared(a, body, out, e);
+    return rc == OK ? constraint_read(body, out, e) : rc;
 }
 
 void params_release(gen_params *p) {
     mem_free(p->bias);
     p->bias = NULL;
+    grammar_put(p->value);
+    grammar_put(p->calls);
+    p->value = p->calls = NULL;
 }
 
 void params_default(const api *a, gen_params *p, bool is_thinking) {

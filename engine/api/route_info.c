@@ -188,6 +188,8 @@ static void put_run_metrics(const api *a, buf *out) {
     put_value(out, "kv_pages", "gauge", "Pages of the KV pool.", (double)s.pages_total);
     put_value(out, "kv_pages_used", "gauge", "Pages in use.", (double)s.pages_used);
     put_value(out, "kv_cache_usage_ratio", "gauge", "Share of the pages in use.", pages);
+    put_value(out, "kv_cache_evictions_total", "counter", "Cached pages given up for others.",
+        (double)s.n_evicted);
     put_value(out, "process_start_time_seconds", "gauge", "Start of the server, Unix time.",
         (double)a->started_ms / 1e3);
     buf_puts(out,

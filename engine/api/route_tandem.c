@@ -78,13 +78,28 @@ static void put_request(void *ctx, const run_progress *p) {
     json_w_close(w);
 }
 
-static void put_rank(json_w *w) {
+enum { RANKS_MAX = 16 };
+
+/* The ranks of this engine; at least rank 0. */
+static int list_ranks(api *a, api_rank *out) {
+    int n = 0;
+    if (atomic_load(&a->is_loaded) && a->ranks != NULL) n = a->ranks(a->ranks_ctx, out, RANKS_MAX);
+    if (n > 0) return n;
+    out[0] = (api_rank){.rank = 0, .state = "up", .exchange_ms = -1.0};
+    return 1;
+}
+
+static void put_ranks(api *a, json_w *w) {
+    api_rank ranks[RANKS_MAX];
+    int n = list_ranks(a, ranks);
     json_w_key(w, "ranks");
     json_w_array(w);
-    json_w_object(w);
-    json_w_ki64(w, "rank", 0);
-    json_w_kstr(w, "state", "up");
-    json_w_close(w);
+    for (int i = 0; i < n; i++) {
+        json_w_object(w);
+        json_w_ki64(w, "rank", ranks[i].rank);
+        json_w_kstr(w, "state", ranks[i].state);
+        json_w_close(w);
+    }
     json_w_close(w);
 }
 
@@ -104,7 +119,7 @@ void route_state(http_request *q) {
     json_w_kstr(&w, "reason", s.state == RUN_STATE_FAILED ? s.failure.msg : NULL);
     json_w_ku64(&w, "started_ms", a->started_ms);
     put_endpoint(a, &w);
-    put_rank(&w);
+    put_ranks(a, &w);
     json_w_key(&w, "streams");
     json_w_object(&w);
     json_w_ki64(&w, "limit", s.n_slots);
@@ -127,21 +142,36 @@ typedef struct stats_stream {
     uint64_t last_ms, last_tokens, last_prompt;
 } stats_stream;
 
-static void put_stats_rank(json_w *w, stats_stream *t, const run_stats *s) {
-    process_sample p;
-    process_sampler_take(&t->process, &p);
-    json_w_key(w, "ranks");
-    json_w_array(w);
+static void put_rank_figures(json_w *w, const api_rank *r) {
     json_w_object(w);
-    json_w_ki64(w, "rank", 0);
-    put_known(w, "step_ms", s->step_ms, 3);
-    put_known(w, "step_ms_p95", s->step_ms_p95, 3);
-    put_known(w, "mem_process_bytes", p.process_bytes, 0);
-    put_known(w, "mem_machine_used_bytes", p.machine_used_bytes, 0);
-    put_known(w, "mem_machine_total_bytes", p.machine_total_bytes, 0);
-    put_known(w, "cpu_percent", p.cpu_percent, 1);
+    json_w_ki64(w, "rank", r->rank);
+    put_known(w, "step_ms", r->step_ms, 3);
+    put_known(w, "step_ms_p95", r->step_ms_p95, 3);
+    put_known(w, "exchange_ms", r->exchange_ms, 3);
+    put_known(w, "mem_process_bytes", r->process_bytes, 0);
+    put_known(w, "mem_machine_used_bytes", r->machine_used_bytes, 0);
+    put_known(w, "mem_machine_total_bytes", r->machine_total_bytes, 0);
+    put_known(w, "cpu_percent", r->cpu_percent, 1);
     json_w_knull(w, "gpu");
     json_w_close(w);
+}
+
+static void put_stats_ranks(api *a, json_w *w, stats_stream *t, const run_stats *s) {
+    api_rank ranks[RANKS_MAX];
+    process_sample p;
+    int n = list_ranks(a, ranks);
+    process_sampler_take(&t->process, &p);
+    ranks[0].step_ms = s->step_ms;
+    ranks[0].step_ms_p95 = s->step_ms_p95;
+    ranks[0].process_bytes = p.process_bytes;
+    ranks[0].machine_used_bytes = p.machine_used_bytes;
+    ranks[0].machine_total_bytes = p.machine_total_bytes;
+    ranks[0].cpu_percent = p.cpu_percent;
+    json_w_key(w, "ranks");
+    json_w_array(w);
+    for (int i = 0; i < n; i++) {
+        put_rank_figures(w, &ranks[i]);
+    }
     json_w_close(w);
 }
 
@@ -172,7 +202,7 @@ static void put_counts(json_w *w, const run_stats *s) {
     json_w_close(w);
     json_w_key(w, "cache");
     json_w_object(w);
-    json_w_knull(w, "pages");
+    json_w_ki64(w, "pages", s->pages_cached);
     json_w_ku64(w, "hit_tokens", s->n_cached_tokens);
     json_w_ku64(w, "miss_tokens", s->n_prompt_tokens);
     json_w_close(w);
@@ -202,7 +232,7 @@ static void put_stats(api *a, stats_stream *t, buf *out) {
     json_w_key(&w, "uptime_s");
     json_w_fixed(&w, (double)s.uptime_ms / 1e3, 3);
     json_w_kstr(&w, "state", api_state_name(s.state));
-    put_stats_rank(&w, t, &s);
+    put_stats_ranks(a, &w, t, &s);
     put_rates(&w, t, &s);
     put_counts(&w, &s);
     json_w_close(&w);
@@ -278,12 +308,51 @@ void route_shutdown(http_request *q) {
     q->api->options.on_shutdown(q->api->options.on_shutdown_ctx);
 }
 
+typedef struct endpoint_wish {
+    const char *address, *confirmed;
+    int port;
+} endpoint_wish;
+
+static int switch_endpoint(api *a, bool is_on, const endpoint_wish *w, err *e) {
+    if (!is_on) return api_endpoint(a, false, NULL, 0, e);
+    return api_endpoint_confirmed(a, w->address, w->port, w->confirmed, e);
+}
+
+void route_requests(http_request *q) {
+    api_error e;
+    uint64_t since = 0;
+    const char *text = http_query(q, "since");
+    if (text != NULL && parse_u64(text, &since) != OK) {
+        api_bad(&e, "since", NULL, "since must be a number");
+        http_fail(q, &e);
+        return;
+    }
+    buf body = BUF_INIT;
+    json_w w;
+    json_w_begin(&w, &body);
+    json_w_object(&w);
+    json_w_key(&w, "running");
+    json_w_array(&w);
+    if (atomic_load(&q->api->is_loaded)) run_each(q->api->options.run, put_request, &w);
+    json_w_close(&w);
+    json_w_key(&w, "done");
+    buf list = BUF_INIT;
+    uint64_t newest = request_log_print(q->api->requests, since, &list);
+    json_w_raw(&w, buf_cstr(&list), list.len);
+    buf_release(&list);
+    json_w_ku64(&w, "newest", newest);
+    json_w_close(&w);
+    json_w_end(&w);
+    http_send_json(q, 200, &body);
+}
+
 void route_endpoint(http_request *q) {
     api_error e;
     err why = ERR_INIT;
     json *body = NULL;
     bool is_on = true;
     const char *address = "127.0.0.1";
+    const char *confirmed = NULL;
     int64_t port = API_PORT_DEFAULT;
     int rc = http_body_json(q, &body, &e);
     if (rc == OK && field_get(body, "on") == NULL) {
@@ -291,8 +360,10 @@ void route_endpoint(http_request *q) {
     }
     if (rc == OK) rc = field_bool(body, "on", &is_on, &e);
     if (rc == OK) rc = field_str(body, "bind", &address, &e);
+    if (rc == OK) rc = field_str(body, "confirm", &confirmed, &e);
     if (rc == OK) rc = field_int(body, "port", (int_range){0, 65535}, &port, &e);
-    if (rc == OK && api_endpoint(q->api, is_on, address, (int)port, &why) != OK) {
+    if (rc == OK && switch_endpoint(q->api, is_on, &(endpoint_wish){address, confirmed, (int)port},
+                        &why) != OK) {
         rc = why.code == ERR_BUSY ? api_set(&e, 409, "invalid_request_error", NULL, why.msg)
                                   : api_bad(&e, "bind", NULL, "%s", why.msg);
     }

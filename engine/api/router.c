@@ -10,27 +10,39 @@ typedef struct route {
     const char *path; /* without /v1; a final * matches one more part */
     const char *method;
     void (*run)(http_request *q);
-    bool is_local_only;
-    bool works_loading; /* does not need the model */
+    unsigned flags;
 } route;
 
+enum {
+    LOCAL = 1,      /* never on TCP */
+    LOADING = 2,    /* does not need the model */
+    OPEN = 4,       /* without a key */
+    METRICS = 8,    /* without a key if the option says so */
+    ANTHROPIC = 16, /* errors in that shape */
+};
+
 static const route routes[] = {
-    {"/chat/completions", "POST", route_chat, false, false},
-    {"/models", "GET", route_models, false, false},
-    {"/models/*", "GET", route_model, false, false},
-    {"/health", "GET", route_health, false, true},
-    {"/ready", "GET", route_ready, false, true},
-    {"/version", "GET", route_version, false, true},
-    {"/props", "GET", route_props, false, false},
-    {"/metrics", "GET", route_metrics, false, false},
-    {"/tokenize", "POST", route_tokenize, false, false},
-    {"/detokenize", "POST", route_detokenize, false, false},
-    {"/tandem/v1/state", "GET", route_state, true, true},
-    {"/tandem/v1/stats", "GET", route_stats, true, false},
-    {"/tandem/v1/cancel", "POST", route_cancel, true, false},
-    {"/tandem/v1/shutdown", "POST", route_shutdown, true, true},
-    {"/tandem/v1/stop", "POST", route_shutdown, true, true},
-    {"/tandem/v1/endpoint", "POST", route_endpoint, true, true},
+    {"/chat/completions", "POST", route_chat, 0},
+    {"/completions", "POST", route_completions, 0},
+    {"/responses", "POST", route_responses, 0},
+    {"/messages", "POST", route_messages, ANTHROPIC},
+    {"/messages/count_tokens", "POST", route_count_tokens, ANTHROPIC},
+    {"/models", "GET", route_models, 0},
+    {"/models/*", "GET", route_model, 0},
+    {"/health", "GET", route_health, LOADING | OPEN},
+    {"/ready", "GET", route_ready, LOADING | OPEN},
+    {"/version", "GET", route_version, LOADING},
+    {"/props", "GET", route_props, 0},
+    {"/metrics", "GET", route_metrics, METRICS},
+    {"/tokenize", "POST", route_tokenize, 0},
+    {"/detokenize", "POST", route_detokenize, 0},
+    {"/tandem/v1/state", "GET", route_state, LOCAL | LOADING},
+    {"/tandem/v1/stats", "GET", route_stats, LOCAL},
+    {"/tandem/v1/requests", "GET", route_requests, LOCAL | LOADING},
+    {"/tandem/v1/cancel", "POST", route_cancel, LOCAL},
+    {"/tandem/v1/shutdown", "POST", route_shutdown, LOCAL | LOADING},
+    {"/tandem/v1/stop", "POST", route_shutdown, LOCAL | LOADING},
+    {"/tandem/v1/endpoint", "POST", route_endpoint, LOCAL | LOADING},
 };
 enum { N_ROUTES = sizeof routes / sizeof routes[0] };
 
@@ -53,31 +65,61 @@ static void fail_loading(http_request *q) {
     http_fail(q, &e);
 }
 
-void api_dispatch(http_request *q) {
-    const route *near_miss = NULL;
-    api_error e;
+static bool needs_key(const http_request *q, const route *r) {
+    if ((r->flags & OPEN) != 0) return false;
+    return (r->flags & METRICS) == 0 || !q->api->options.opens_metrics;
+}
+
+static void run_route(http_request *q, const route *r) {
+    if ((r->flags & LOADING) != 0 || atomic_load(&q->api->is_loaded)) {
+        r->run(q);
+    } else {
+        fail_loading(q);
+    }
+}
+
+static const route *find_route(const http_request *q, const route **near_miss) {
+    *near_miss = NULL;
     for (int i = 0; i < N_ROUTES; i++) {
         const route *r = &routes[i];
-        if (!path_matches(r->path, q->path) || (r->is_local_only && !q->is_local)) continue;
-        if (method_matches(r->method, q->method)) {
-            q->route = r->path;
-            if (r->works_loading || atomic_load(&q->api->is_loaded)) {
-                r->run(q);
-            } else {
-                fail_loading(q);
-            }
+        bool is_hidden = (r->flags & LOCAL) != 0 && !q->is_local;
+        if (is_hidden || !path_matches(r->path, q->path)) continue;
+        *near_miss = r;
+        if (method_matches(r->method, q->method)) return r;
+    }
+    return NULL;
+}
+
+int api_admit(http_request *q, api_error *e) {
+    const route *near_miss;
+    find_route(q, &near_miss);
+    if (near_miss != NULL) {
+        q->route = near_miss->path;
+        if ((near_miss->flags & ANTHROPIC) != 0) q->shape = API_SHAPE_ANTHROPIC;
+        if (!needs_key(q, near_miss) || strcmp(q->method, "OPTIONS") == 0) return OK;
+    }
+    return http_enter(q, e); /* strangers learn nothing about paths */
+}
+
+void api_dispatch(http_request *q) {
+    const route *near_miss;
+    const route *r = find_route(q, &near_miss);
+    api_error e;
+    if (r != NULL) {
+        run_route(q, r);
+        return;
+    }
+    if (near_miss != NULL) {
+        snprintf(q->allow, sizeof q->allow, "%s, OPTIONS", near_miss->method);
+        if (strcmp(q->method, "OPTIONS") == 0) {
+            http_options(q, q->allow);
             return;
         }
-        near_miss = r;
-    }
-    if (near_miss == NULL) {
-        api_set(&e, 404, "invalid_request_error", NULL, "");
-        snprintf(e.message, sizeof e.message, "there is no %.200s here", q->path);
-    } else {
-        q->route = near_miss->path;
-        str_copy(q->allow, sizeof q->allow, near_miss->method);
         api_set(&e, 405, "invalid_request_error", NULL, "");
         snprintf(e.message, sizeof e.message, "%.100s takes %s only", q->path, near_miss->method);
+    } else {
+        api_set(&e, 404, "invalid_request_error", NULL, "");
+        snprintf(e.message, sizeof e.message, "there is no %.200s here", q->path);
     }
     http_fail(q, &e);
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "engine/api/api_internal.h"
+#include "engine/api/watch.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
@@ -13,7 +14,10 @@
 
 #define HEADER_MEMORY_BYTES ((size_t)48 << 10)
 #define THREAD_STACK_BYTES ((size_t)512 << 10)
-#define IDLE_TIMEOUT_S 75u
+/* A refused body up to this size is read, so that the client can take its answer. */
+#define REFUSED_BODY_BYTES ((uint64_t)64 << 10)
+/* A body may take so many times the time that it may pause. */
+#define BODY_PAUSES 10
 /* In the metrics: the client went away before there was an answer. */
 #define STATUS_CLIENT_GONE 499
 #define CONNECTIONS_DEFAULT 512u
@@ -21,6 +25,8 @@
 typedef struct listener {
     api *a;
     bool is_local;
+    bool is_tls;
+    watch *watch;
     struct MHD_Daemon *daemon;
 } listener;
 
@@ -121,6 +127,7 @@ static http_request *request_new(const listener *l, struct MHD_Connection *c, co
     q->connection = c;
     q->fd = info != NULL ? info->connect_fd : -1;
     q->is_local = l->is_local;
+    q->is_tls = l->is_tls;
     q->is_http10 = strcmp(version, "HTTP/1.0") == 0;
     q->method = method;
     q->path = normal_path(url);
@@ -137,20 +144,78 @@ static size_t take_body(http_request *q, const char *data, size_t n) {
     return n;
 }
 
+static unsigned seconds_of(int32_t ms) {
+    return (unsigned)((ms + 999) / 1000);
+}
+
+static watched *watched_of(struct MHD_Connection *c) {
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info != NULL ? info->socket_context : NULL;
+}
+
+/* A refusal that does not depend on the body. It waits for a small body, because a client that is
+ * still sending would lose the answer to a reset. */
+static void refuse_head(http_request *q, const api_error *e) {
+    const char *text = http_header(q, "Content-Length");
+    uint64_t length = 0;
+    bool is_small = text != NULL && parse_u64(text, &length) == OK && length <= REFUSED_BODY_BYTES;
+    if (is_small && length > 0 && http_header(q, "Expect") == NULL) {
+        q->refusal = *e;
+    } else {
+        http_fail(q, e);
+    }
+}
+
+static void begin_request(const listener *l, http_request *q, const char *version) {
+    api_error e;
+    const api_options *o = &l->a->options;
+    watch_set(l->watch, watched_of(q->connection), (uint64_t)o->body_timeout_ms * BODY_PAUSES);
+    MHD_set_connection_option(
+        q->connection, MHD_CONNECTION_OPTION_TIMEOUT, seconds_of(o->body_timeout_ms));
+    if (!q->is_http10 && strcmp(version, "HTTP/1.1") != 0) {
+        api_set(&e, 505, "invalid_request_error", NULL, "use HTTP/1.1");
+        http_fail(q, &e);
+        return;
+    }
+    int rc = api_admit(q, &e);
+    if (rc != OK) {
+        refuse_head(q, &e);
+    } else if (check_head(q, q->body.max, &e) != OK) {
+        http_fail(q, &e);
+    }
+}
+
+static void finish_body(const listener *l, http_request *q) {
+    api_error e;
+    watch_set(l->watch, watched_of(q->connection), 0);
+    if (q->has_answered) return;
+    if (q->refusal.status != 0) {
+        http_fail(q, &q->refusal);
+    } else if (q->n_dropped > 0) {
+        api_set(&e, 413, "invalid_request_error", NULL, "the body is too large");
+        http_fail(q, &e);
+    } else {
+        log_request(q->id);
+        q->n_body = q->body.len;
+        if (l->a->options.logs_prompts && q->body.len > 0) {
+            q->text = mem_strndup(q->body.data, q->body.len);
+        }
+        q->is_busy = true;
+        atomic_fetch_add(&l->a->n_busy, 1);
+        api_dispatch(q);
+        log_request(NULL);
+    }
+}
+
 static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const char *url,
     const char *method, const char *version, const char *data, size_t *n_data, void **state) {
     const listener *l = ctx;
     http_request *q = *state;
-    api_error e;
     if (q == NULL) {
         q = request_new(l, c, url, method, version);
         *state = q;
-        if (!q->is_http10 && strcmp(version, "HTTP/1.1") != 0) {
-            api_set(&e, 505, "invalid_request_error", NULL, "use HTTP/1.1");
-            http_fail(q, &e);
-        } else if (check_head(q, q->body.max, &e) != OK) {
-            http_fail(q, &e);
-        }
+        begin_request(l, q, version);
         return MHD_YES;
     }
     if (*n_data > 0) {
@@ -160,40 +225,79 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
         *n_data = 0;
         return q->n_dropped > l->a->options.max_body_bytes ? MHD_NO : MHD_YES;
     }
-    if (!q->has_answered && q->n_dropped > 0) {
-        api_set(&e, 413, "invalid_request_error", NULL, "the body is too large");
-        http_fail(q, &e);
-    }
-    if (!q->has_answered) {
-        log_request(q->id);
-        q->is_busy = true;
-        atomic_fetch_add(&l->a->n_busy, 1);
-        api_dispatch(q);
-        log_request(NULL);
-    }
+    finish_body(l, q);
     return MHD_YES;
+}
+
+static void record(const http_request *q, double seconds) {
+    request_record r = {.id = q->id,
+        .method = q->method,
+        .path = q->path,
+        .key = q->key != NULL ? key_user_label(q->key) : NULL,
+        .status = q->status,
+        .finish = q->finish,
+        .n_prompt = q->n_prompt,
+        .n_cached = q->n_cached,
+        .n_completion = q->n_completion,
+        .n_bytes = (int64_t)q->n_body,
+        .ms = seconds * 1e3,
+        .text = q->text,
+        .text_len = q->text != NULL ? strlen(q->text) : 0};
+    /* Watching the server is no request of a client. */
+    if (!str_starts(q->path, "/tandem/")) request_log_add(q->api->requests, &r);
 }
 
 static void on_completed(
     void *ctx, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode code) {
+    const listener *l = ctx;
     http_request *q = *state;
-    (void)ctx;
-    (void)c;
     (void)code;
     if (q == NULL) return;
+    watch_set(l->watch, watched_of(c), (uint64_t)l->a->options.idle_timeout_ms);
+    MHD_set_connection_option(
+        c, MHD_CONNECTION_OPTION_TIMEOUT, seconds_of(l->a->options.idle_timeout_ms));
     http_set_endless(q);
-    if (q->producer.release != NULL) {
-        q->producer.release(q->producer.ctx);
-    }
+    double seconds = (double)(clock_mono_ns() - q->start_ns) / 1e9;
     api_metrics *m = &q->api->metrics;
     if (q->status == 0) q->status = STATUS_CLIENT_GONE;
     api_metrics_request(m, q->route != NULL ? q->route : "other", q->status, q->finish);
-    metric_observe(m->request, (double)(clock_mono_ns() - q->start_ns) / 1e9);
+    metric_observe(m->request, seconds);
+    record(q, seconds);
+    if (q->producer.release != NULL) {
+        q->producer.release(q->producer.ctx);
+    }
+    keys_leave(q->key, q->n_prompt + q->n_completion);
     buf_release(&q->body);
     buf_release(&q->out);
+    mem_free(q->text);
     mem_free(q->path);
     mem_free(q);
     *state = NULL;
+}
+
+static void on_connection(
+    void *ctx, struct MHD_Connection *c, void **own, enum MHD_ConnectionNotificationCode code) {
+    const listener *l = ctx;
+    int one = 1;
+    if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
+        watch_leave(l->watch, *own);
+        *own = NULL;
+        return;
+    }
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (info == NULL) return;
+    if (!l->is_local) setsockopt(info->connect_fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    *own = watch_enter(l->watch, info->connect_fd);
+    watch_set(l->watch, *own, (uint64_t)l->a->options.idle_timeout_ms);
+}
+
+/* The first line of a request is there. */
+static void *on_line(void *ctx, const char *line, struct MHD_Connection *c) {
+    const listener *l = ctx;
+    (void)line;
+    watch_set(l->watch, watched_of(c), (uint64_t)l->a->options.head_timeout_ms);
+    return NULL;
 }
 
 static void on_log(void *ctx, const char *format, va_list ap) {
@@ -209,24 +313,52 @@ static void on_panic(void *ctx, const char *file, unsigned line, const char *rea
     crash_now(file, (int)line, "http library: %s", reason != NULL ? reason : "no reason given");
 }
 
+/* Deadlines are kept to a quarter of the shortest. */
+static uint32_t look_ms(const api_options *o) {
+    int32_t shortest =
+        o->head_timeout_ms < o->idle_timeout_ms ? o->head_timeout_ms : o->idle_timeout_ms;
+    if (o->body_timeout_ms < shortest) shortest = o->body_timeout_ms;
+    return shortest < 4000 ? (uint32_t)shortest / 4 + 1 : 1000;
+}
+
+static struct MHD_Daemon *start_library(listener *l, int listen_fd, unsigned n_max) {
+    const api *a = l->a;
+    unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
+                     MHD_USE_POLL | MHD_USE_ITC | MHD_USE_ERROR_LOG;
+    struct MHD_OptionItem tls[] = {
+        {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)buf_cstr(&a->certificate)},
+        {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)buf_cstr(&a->certificate_key)},
+        {MHD_OPTION_END, 0, NULL}};
+    if (l->is_tls) {
+        flags |= MHD_USE_TLS;
+    } else {
+        tls[0] = tls[2];
+    }
+    return MHD_start_daemon(flags, 0, NULL, NULL, on_request, l, MHD_OPTION_EXTERNAL_LOGGER, on_log,
+        NULL, MHD_OPTION_LISTEN_SOCKET, listen_fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, l,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, l, MHD_OPTION_URI_LOG_CALLBACK, on_line, l,
+        MHD_OPTION_CONNECTION_LIMIT, n_max, MHD_OPTION_CONNECTION_TIMEOUT,
+        seconds_of(a->options.idle_timeout_ms), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        HEADER_MEMORY_BYTES, MHD_OPTION_THREAD_STACK_SIZE, THREAD_STACK_BYTES,
+        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
+}
+
 void *server_start(api *a, int listen_fd, bool is_local, err *e) {
     listener *l = mem_alloc(sizeof *l);
     unsigned n_max =
         a->options.max_connections > 0 ? (unsigned)a->options.max_connections : CONNECTIONS_DEFAULT;
     l->a = a;
     l->is_local = is_local;
+    l->is_tls = !is_local && a->certificate.len > 0;
     MHD_set_panic_func(on_panic, NULL);
-    l->daemon = MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
-                                     MHD_USE_POLL | MHD_USE_ITC | MHD_USE_ERROR_LOG,
-        0, NULL, NULL, on_request, l, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
-        MHD_OPTION_LISTEN_SOCKET, listen_fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL,
-        MHD_OPTION_CONNECTION_LIMIT, n_max, MHD_OPTION_CONNECTION_TIMEOUT, IDLE_TIMEOUT_S,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, HEADER_MEMORY_BYTES, MHD_OPTION_THREAD_STACK_SIZE,
-        THREAD_STACK_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+    l->watch = watch_new(look_ms(&a->options));
+    if (l->watch != NULL) l->daemon = start_library(l, listen_fd, n_max);
     if (l->daemon == NULL) {
         close(listen_fd);
+        watch_free(l->watch);
         mem_free(l);
-        err_set(e, ERR_IO, "the HTTP library could not start (%u connections)", n_max);
+        err_set(e, ERR_IO, "the HTTP library could not start (%u connections%s)", n_max,
+            a->certificate.len > 0 ? "; is the certificate in order?" : "");
         return NULL;
     }
     return l;
@@ -244,5 +376,6 @@ void server_stop(void *daemon) {
     listener *l = daemon;
     if (l == NULL) return;
     MHD_stop_daemon(l->daemon);
+    watch_free(l->watch);
     mem_free(l);
 }

@@ -1,23 +1,32 @@
-#include "engine/api/chat_reply.h"
+#include "engine/api/job.h"
+#include "engine/base/mem.h"
 
-int usage_print(const gen_result *results, int n, buf *out) {
-    int64_t n_prompt = n > 0 ? results[0].progress.n_prompt : 0;
-    int64_t n_cached = n > 0 ? results[0].progress.n_cached : 0;
-    int64_t n_completion = 0;
-    int64_t n_reasoning = 0;
-    for (int i = 0; i < n; i++) {
-        n_completion += results[i].n_completion;
-        n_reasoning += results[i].n_reasoning;
+void usage_count(const job *j, usage_sum *out) {
+    gen_result *results = mem_array((size_t)j->n_choices + 1, sizeof *results);
+    job_results(j, results);
+    *out = (usage_sum){0};
+    for (int i = 0; i < j->n_choices; i++) {
+        bool is_first = i % (int)j->params.n == 0; /* the samples of a prompt share it */
+        if (is_first) out->n_prompt += results[i].progress.n_prompt;
+        if (is_first) out->n_cached += results[i].progress.n_cached;
+        out->n_completion += results[i].n_completion;
+        out->n_reasoning += results[i].n_reasoning;
     }
+    mem_free(results);
+}
+
+int usage_print(const job *j, buf *out) {
+    usage_sum s;
+    usage_count(j, &s);
     return buf_printf(out,
         "{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
         "\"prompt_tokens_details\":{\"cached_tokens\":%lld},"
         "\"completion_tokens_details\":{\"reasoning_tokens\":%lld,"
         "\"accepted_prediction_tokens\":0,\"rejected_prediction_tokens\":0},"
         "\"prompt_cache_hit_tokens\":%lld,\"prompt_cache_miss_tokens\":%lld}",
-        (long long)n_prompt, (long long)n_completion, (long long)(n_prompt + n_completion),
-        (long long)n_cached, (long long)n_reasoning, (long long)n_cached,
-        (long long)(n_prompt - n_cached));
+        (long long)s.n_prompt, (long long)s.n_completion, (long long)(s.n_prompt + s.n_completion),
+        (long long)s.n_cached, (long long)s.n_reasoning, (long long)s.n_cached,
+        (long long)(s.n_prompt - s.n_cached));
 }
 
 int timings_print(const gen_result *result, buf *out) {

@@ -180,9 +180,19 @@ static void bad_requests_name_the_field(void **state) {
         {HELLO ",\"tools\":{}", "tools"},
         {HELLO ",\"tool_choice\":\"required\"", "tool_choice"},
         {HELLO "," TOOLS ",\"tool_choice\":\"sometimes\"", "tool_choice"},
-        {HELLO ",\"response_format\":{\"type\":\"json_object\"}", "response_format"},
+        {HELLO ",\"response_format\":{\"type\":\"json\"}", "response_format"},
+        {HELLO ",\"response_format\":{\"type\":\"json_object\"},\"guided_json\":{}", "guided_json"},
+        {HELLO ",\"guided_choice\":[]", "guided_choice"},
+        {HELLO ",\"guided_regex\":7", "guided_regex"},
+        {HELLO "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"no\"}}",
+            "tool_choice"},
+        {HELLO "," TOOLS
+               ",\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"x\",\"tools\":[]}}",
+            "tool_choice"},
+        {HELLO ",\"functions\":[{\"name\":\"a\"}],\"function_call\":{\"name\":\"b\"}",
+            "function_call"},
         {HELLO ",\"response_format\":7", "response_format"},
-        {HELLO ",\"guided_json\":{}", "guided_json"},
+        {HELLO ",\"guided_json\":7", "guided_json"},
         {HELLO ",\"modalities\":[\"audio\"]", "modalities"},
         {HELLO ",\"stream\":true,\"stream_options\":5", "stream_options"},
         {HELLO ",\"thinking_budget\":-1", "thinking_budget"},
@@ -290,7 +300,7 @@ static void paths_methods_and_ids(void **state) {
     ask(&s, "GET", "/v1/chat/completions", NULL, &a);
     assert_int_equal(a.status, 405);
     wire_header(&a, "Allow", text, sizeof text);
-    assert_string_equal(text, "POST");
+    assert_string_equal(text, "POST, OPTIONS");
     wire_answer_release(&a);
     ask(&s, "GET", "/metrics", NULL, &a);
     assert_non_null(strstr(buf_cstr(&a.body), "\ntandem_requests_running 0\n"));

@@ -1,0 +1,18 @@
+/* From an Anthropic Messages body to a chat body (api.md 5). Pure; any thread. */
+#ifndef TANDEM_API_BODY_MESSAGES_H
+#define TANDEM_API_BODY_MESSAGES_H
+
+#include <stdbool.h>
+
+#include "engine/api/api_error.h"
+#include "engine/base/json.h"
+
+typedef struct messages_options {
+    bool needs_limit;       /* max_tokens must be there */
+    bool thinks_by_default; /* of the server */
+} messages_options;
+
+/* The caller frees *out. On failure e names the place in the body that was sent. */
+int messages_to_chat(const json *body, const messages_options *o, json **out, api_error *e);
+
+#endif

@@ -1,0 +1,25 @@
+/* From a Responses body to a chat body (api.md 5). Pure; any thread. */
+#ifndef TANDEM_API_BODY_RESPONSES_H
+#define TANDEM_API_BODY_RESPONSES_H
+
+#include <stdbool.h>
+
+#include "engine/api/api_error.h"
+#include "engine/base/json.h"
+
+/* Whether a call of this id is still known, so that an output without its call may stand. */
+typedef struct known_calls {
+    bool (*knows)(void *ctx, const char *id);
+    void *ctx;
+} known_calls;
+
+/* The caller frees *out. On failure e names the place in the body that was sent. */
+int responses_to_chat(const json *body, const known_calls *known, json **out, api_error *e);
+
+/* Kind of the tool that a call names, by the tools of the body. */
+typedef enum tool_kind { TOOL_FUNCTION, TOOL_CUSTOM, TOOL_SHELL } tool_kind;
+tool_kind responses_tool_kind(const json *body, const char *name);
+
+#define RESPONSES_SECRET_PREFIX "tandem1."
+
+#endif
