@@ -305,9 +305,10 @@ __global__ void __launch_bounds__(ATTN_THREADS)
     const size_t unit = (size_t)row * p.n_groups + blockIdx.y;
     const float *from = p.scores + unit * ATTN_GROUP * p.cap;
     attn_load_list(a, l, rows, first, first + ATTN_TILE);
-    for (int h = 0; h < ATTN_GROUP; h++)
-        for (int j = threadIdx.x; j < l.n_all; j += ATTN_THREADS)
-            scores[(size_t)h * p.cap + j] = from[(size_t)h * p.cap + j];
+    /* Entries behind the end of the list are copied too and never used. */
+#pragma unroll 12
+    for (int i = threadIdx.x; i < ATTN_GROUP * p.cap / 4; i += ATTN_THREADS)
+        ((float4 *)scores)[i] = ((const float4 *)from)[i];
     __syncthreads();
     attn_load_tile(sh, l, rows, first);
     attn_weights(sh, a, scores, p.cap, l.n_all, blockIdx.y * ATTN_GROUP);

@@ -76,11 +76,25 @@ void linear_cuda_packed_free(const void *packed) {
 
 /* ---- plain ---- */
 
-void linear_plain_run(kernel_context *k, const plain_args *a, int max_tiles, int max_out) {
+/* Outputs of a block for few and many rows, and rows. */
+enum { PLAIN_FEW_ROWS = 4, PLAIN_MANY_OUTPUTS = 8, PLAIN_MANY_ROWS = 8 };
+
+void linear_plain_run(
+    kernel_context *k, const plain_args *a, int max_rows, int max_tiles, int max_out) {
     if (k->rc != OK || max_tiles == 0) return;
-    const dim3 grid((unsigned)((max_out + PLAIN_OUTPUTS - 1) / PLAIN_OUTPUTS), (unsigned)max_tiles,
+    const bool is_many = max_rows > 2 * PLAIN_FEW_ROWS;
+    const int outputs = is_many ? PLAIN_MANY_OUTPUTS : 1;
+    const dim3 grid((unsigned)((max_out + outputs - 1) / outputs), (unsigned)max_tiles,
         a->jobs == NULL ? (unsigned)a->n_own : 1u);
-    CUDA_RUN(k, "plain linear", plain_linear_kernel, grid, PLAIN_OUTPUTS * 32, 0, *a);
+    if (is_many) {
+        CUDA_RUN(k, "plain linear", (plain_linear_kernel<PLAIN_MANY_OUTPUTS, PLAIN_MANY_ROWS>),
+            grid, PLAIN_THREADS, 0, *a);
+    } else if (max_rows > 1) {
+        CUDA_RUN(k, "plain linear", (plain_linear_kernel<1, PLAIN_FEW_ROWS>), grid, PLAIN_THREADS,
+            0, *a);
+    } else {
+        CUDA_RUN(k, "plain linear", (plain_linear_kernel<1, 1>), grid, PLAIN_THREADS, 0, *a);
+    }
 }
 
 static int row_tiles(int n_rows) {
@@ -89,19 +103,19 @@ static int row_tiles(int n_rows) {
 
 static void run_plain(kernel_context *k, const linear_args *a) {
     plain_args p = {};
-    int tiles = 0, out = 0;
+    int rows = 0, out = 0;
     for (int i = 0; i <= a->n_jobs; i++) {
         if (p.n_own == PLAIN_OWN_JOBS || (i == a->n_jobs && p.n_own > 0)) {
-            linear_plain_run(k, &p, tiles, out);
-            p.n_own = tiles = out = 0;
+            linear_plain_run(k, &p, rows, row_tiles(rows), out);
+            p.n_own = rows = out = 0;
         }
         if (i == a->n_jobs || a->jobs[i].n_rows == 0 || a->jobs[i].weight->form == MATRIX_EXL3)
             continue;
         const linear_job *j = &a->jobs[i];
-        plain_job *o = &p.own[p.n_own++];
-        *o = plain_job{linear_gpu_matrix(j->weight), j->x, j->x_rows, (int64_t)j->x_stride, j->y,
-            (int64_t)j->y_stride, j->n_rows, k->is_bf16 && !j->keeps_f32};
-        tiles = row_tiles(j->n_rows) > tiles ? row_tiles(j->n_rows) : tiles;
+        p.own[p.n_own++] =
+            plain_job{linear_gpu_matrix(j->weight), j->x, j->x_rows, (int64_t)j->x_stride, j->y,
+                (int64_t)j->y_stride, j->n_rows, k->is_bf16 && !j->keeps_f32};
+        rows = j->n_rows > rows ? j->n_rows : rows;
         out = j->weight->n_out > out ? j->weight->n_out : out;
     }
 }

@@ -37,8 +37,10 @@ typedef struct plain_args {
     plain_job own[PLAIN_OWN_JOBS];
 } plain_args;
 
-/* y of every tile (at most max_tiles, of own: of one job); n_out at most max_out. */
-void linear_plain_run(kernel_context *k, const plain_args *a, int max_tiles, int max_out);
+/* y of every tile (at most max_tiles, of own: of one job); at most max_rows rows of a job and
+ * max_out outputs. */
+void linear_plain_run(
+    kernel_context *k, const plain_args *a, int max_rows, int max_tiles, int max_out);
 
 /* Work areas that stay zero between runs, made when the context is opened. */
 enum {

@@ -1,14 +1,14 @@
-/* Plain linears: one warp an output, up to 4 rows share one read of its weights. Lanes take groups
- * of four values in turn and the warp sums by halving: the order depends on the length only. Bound
- * by memory for few rows; only small matrices are plain in the product. */
+/* Plain linears: a block of four warps takes a few outputs and rows. Threads take groups of four
+ * inputs in turn, a warp sums by halving, then the four warps are added in order: the order depends
+ * on the length only, whatever the number of outputs and rows of a block. Bound by memory for few
+ * rows, by fp32 arithmetic for many; only small matrices are plain in the product. */
 #ifndef TANDEM_KERNELS_LINEAR_LINEAR_KERNEL_CUH
 #define TANDEM_KERNELS_LINEAR_LINEAR_KERNEL_CUH
 
 #include "kernels/device.cuh"
 #include "kernels/linear/linear_gpu.h"
 
-constexpr int PLAIN_TILE = 4;    /* rows of one read */
-constexpr int PLAIN_OUTPUTS = 8; /* of a block, one a warp */
+constexpr int PLAIN_THREADS = 128;
 
 __device__ __forceinline__ float4 plain_weights(const gpu_matrix &m, size_t at) {
     if (!m.is_bf16) return __ldg((const float4 *)((const float *)m.data + at));
@@ -21,36 +21,53 @@ __device__ __forceinline__ float plain_weight(const gpu_matrix &m, size_t at) {
     return m.is_bf16 ? bf16_value(((const uint16_t *)m.data)[at]) : ((const float *)m.data)[at];
 }
 
-__device__ __forceinline__ void plain_dots(const gpu_matrix &m, size_t w,
-    const float *const (&x)[PLAIN_TILE], int n_rows, float (&sum)[PLAIN_TILE]) {
-    const int lane = threadIdx.x & 31, n = m.n_in;
-    const bool is_wide = n % 4 == 0 && m.row_stride % 4 == 0;
-    if (!is_wide) {
-        for (int i = lane; i < n; i += 32) {
-            const float v = plain_weight(m, w + i);
+/* Four weights from input i on; inputs behind the end count as zero. */
+__device__ __forceinline__ float4 plain_weights_safe(const gpu_matrix &m, size_t row, int i) {
+    float v[4];
 #pragma unroll
-            for (int r = 0; r < PLAIN_TILE; r++)
-                if (r < n_rows) sum[r] = fmaf(v, x[r][i], sum[r]);
+    for (int c = 0; c < 4; c++)
+        v[c] = i + c < m.n_in ? plain_weight(m, row + i + c) : 0.f;
+    return make_float4(v[0], v[1], v[2], v[3]);
+}
+__device__ __forceinline__ float4 plain_inputs_safe(const float *x, int i, int n) {
+    float v[4];
+#pragma unroll
+    for (int c = 0; c < 4; c++)
+        v[c] = i + c < n ? x[i + c] : 0.f;
+    return make_float4(v[0], v[1], v[2], v[3]);
+}
+
+template <int OUTPUTS, int ROWS>
+__device__ __forceinline__ void plain_dots(const gpu_matrix &m, int out0, int n_outputs,
+    const float *const (&x)[ROWS], bool is_wide, float (&sum)[OUTPUTS][ROWS]) {
+    const int n = m.n_in;
+#pragma unroll(OUTPUTS == 1 ? 5 : 1)
+    for (int i = threadIdx.x * 4; i < n; i += PLAIN_THREADS * 4) {
+        float4 w[OUTPUTS];
+#pragma unroll
+        for (int o = 0; o < OUTPUTS; o++) {
+            const size_t row = (size_t)(out0 + min(o, n_outputs - 1)) * m.row_stride;
+            w[o] = is_wide ? plain_weights(m, row + i) : plain_weights_safe(m, row, i);
         }
-        return;
-    }
-#pragma unroll 8
-    for (int i = lane * 4; i < n; i += 128) {
-        const float4 v = plain_weights(m, w + i);
 #pragma unroll
-        for (int r = 0; r < PLAIN_TILE; r++) {
-            if (r >= n_rows) break;
-            const float4 u = *(const float4 *)(x[r] + i);
-            sum[r] = fmaf(v.x, u.x, sum[r]);
-            sum[r] = fmaf(v.y, u.y, sum[r]);
-            sum[r] = fmaf(v.z, u.z, sum[r]);
-            sum[r] = fmaf(v.w, u.w, sum[r]);
+        for (int r = 0; r < ROWS; r++) {
+            const float4 u = is_wide ? *(const float4 *)(x[r] + i) : plain_inputs_safe(x[r], i, n);
+#pragma unroll
+            for (int o = 0; o < OUTPUTS; o++) {
+                sum[o][r] = fmaf(w[o].x, u.x, sum[o][r]);
+                sum[o][r] = fmaf(w[o].y, u.y, sum[o][r]);
+                sum[o][r] = fmaf(w[o].z, u.z, sum[o][r]);
+                sum[o][r] = fmaf(w[o].w, u.w, sum[o][r]);
+            }
         }
     }
 }
 
-__global__ void __launch_bounds__(PLAIN_OUTPUTS * 32)
+/* Grid: outputs, tiles of 64 rows, jobs (of own). */
+template <int OUTPUTS, int ROWS>
+__global__ void __launch_bounds__(PLAIN_THREADS)
     plain_linear_kernel(const __grid_constant__ plain_args a) {
+    __shared__ float parts[PLAIN_THREADS / 32][OUTPUTS * ROWS];
     const plain_job *job = a.own + blockIdx.z;
     int row0 = blockIdx.y * EXL3_GPU_TILE_ROWS;
     if (a.jobs != nullptr) {
@@ -58,27 +75,40 @@ __global__ void __launch_bounds__(PLAIN_OUTPUTS * 32)
         job = a.jobs + a.tiles[blockIdx.y].job;
         row0 = a.tiles[blockIdx.y].row;
     }
-    const int out = blockIdx.x * PLAIN_OUTPUTS + (threadIdx.x >> 5);
     const gpu_matrix &m = job->matrix;
-    if (out >= m.n_out || row0 >= job->n_rows) return;
+    const int out0 = blockIdx.x * OUTPUTS, n_outputs = min(OUTPUTS, m.n_out - out0);
+    if (n_outputs <= 0 || row0 >= job->n_rows) return;
     const int end = min(row0 + EXL3_GPU_TILE_ROWS, job->n_rows);
-    for (int r0 = row0; r0 < end; r0 += PLAIN_TILE) {
-        const int n = min(PLAIN_TILE, end - r0);
-        const float *x[PLAIN_TILE];
-        float sum[PLAIN_TILE];
+    const bool is_wide = m.n_in % 4 == 0 && m.row_stride % 4 == 0 && job->x_stride % 4 == 0 &&
+                         ((uintptr_t)job->x & 15) == 0;
+    for (int r0 = row0; r0 < end; r0 += ROWS) {
+        const int n = min(ROWS, end - r0);
+        const float *x[ROWS];
+        float sum[OUTPUTS][ROWS];
 #pragma unroll
-        for (int r = 0; r < PLAIN_TILE; r++) {
+        for (int r = 0; r < ROWS; r++) {
             const int i = r0 + min(r, n - 1);
             x[r] = job->x + (int64_t)(job->x_rows == nullptr ? i : job->x_rows[i]) * job->x_stride;
-            sum[r] = 0.f;
-        }
-        plain_dots(m, (size_t)out * m.row_stride, x, n, sum);
 #pragma unroll
-        for (int r = 0; r < PLAIN_TILE; r++) {
-            const float y = warp_sum(sum[r]);
-            if ((threadIdx.x & 31) == 0 && r < n)
-                job->y[(r0 + r) * job->y_stride + out] = bf16_near_if(job->is_bf16, y);
+            for (int o = 0; o < OUTPUTS; o++)
+                sum[o][r] = 0.f;
         }
+        plain_dots<OUTPUTS, ROWS>(m, out0, n_outputs, x, is_wide, sum);
+#pragma unroll
+        for (int o = 0; o < OUTPUTS; o++)
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const float y = warp_sum(sum[o][r]);
+                if ((threadIdx.x & 31) == 0) parts[threadIdx.x >> 5][o * ROWS + r] = y;
+            }
+        __syncthreads();
+        for (int i = threadIdx.x; i < OUTPUTS * ROWS; i += PLAIN_THREADS) {
+            const int o = i / ROWS, r = i % ROWS;
+            if (o >= n_outputs || r >= n) continue;
+            const float y = ((parts[0][i] + parts[1][i]) + parts[2][i]) + parts[3][i];
+            job->y[(r0 + r) * job->y_stride + out0 + o] = bf16_near_if(job->is_bf16, y);
+        }
+        __syncthreads();
     }
 }
 

@@ -7,7 +7,7 @@
 #include "kernels/cuda_ops.h"
 #include "kernels/device.cuh"
 
-constexpr int MHC_FEW_ROWS = 4, MHC_MANY_ROWS = 16; /* that share one read of the matrix */
+constexpr int MHC_FEW_ROWS = 4, MHC_MANY_ROWS = 8; /* that share one read of the matrix */
 constexpr int MHC_MAX_MIX = MHC_MAX_STREAMS * (2 + MHC_MAX_STREAMS);
 constexpr int MHC_MIX_BLOCK = 512;
 
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(MHC_MIX_BLOCK) mhc_dot_kernel(mhc_mix_args a, 
 #pragma unroll
     for (int r = 0; r < TILE; r++)
         sum[r] = 0.f;
-#pragma unroll(TILE > 4 ? 1 : 5)
+#pragma unroll(TILE > 4 ? 2 : 5)
     for (int i = threadIdx.x * 4; i < n; i += MHC_MIX_BLOCK * 4) {
         float4 w = make_float4(0.f, 0.f, 0.f, 0.f);
         if (f < n_mix) w = *(const float4 *)(fn + i);
@@ -64,6 +64,37 @@ __device__ __forceinline__ void mhc_normalize(float *c, int s, float eps, bool i
     __syncwarp();
 }
 
+/* The whole of it for four streams: lane j * 4 + k holds comb[j][k] (the lanes behind repeat them).
+ * The operations are those of the general form in its order. */
+__device__ __forceinline__ float mhc_sum_column(float v, int lane) {
+    const int k = lane & 3;
+    const float a = __shfl_sync(~0u, v, k), b = __shfl_sync(~0u, v, 4 + k);
+    const float c = __shfl_sync(~0u, v, 8 + k), d = __shfl_sync(~0u, v, 12 + k);
+    return ((a + b) + c) + d;
+}
+__device__ __forceinline__ float mhc_sum_row(float v, int lane) {
+    const int j = lane & 12;
+    const float a = __shfl_sync(~0u, v, j), b = __shfl_sync(~0u, v, j + 1);
+    const float c = __shfl_sync(~0u, v, j + 2), d = __shfl_sync(~0u, v, j + 3);
+    return ((a + b) + c) + d;
+}
+__device__ __forceinline__ float mhc_sinkhorn_4(float x, int n_iters, float eps) {
+    const int lane = threadIdx.x & 31, j = lane & 12;
+    float most = __shfl_sync(~0u, x, j);
+    for (int i = 1; i < 4; i++) {
+        const float v = __shfl_sync(~0u, x, j + i);
+        most = v > most ? v : most;
+    }
+    float v = expf(x - most);
+    v = v / mhc_sum_row(v, lane) + eps;
+    v = v / (mhc_sum_column(v, lane) + eps);
+    for (int i = 1; i < n_iters; i++) {
+        v = v / (mhc_sum_row(v, lane) + eps);
+        v = v / (mhc_sum_column(v, lane) + eps);
+    }
+    return v;
+}
+
 __device__ __forceinline__ float sigmoid_of(float v) {
     return 1.0f / (1.0f + expf(-v));
 }
@@ -86,6 +117,11 @@ __global__ void __launch_bounds__(128) mhc_mix_kernel(mhc_mix_args a, const floa
         if (site == 2) c[i - 2 * s] = x;
     }
     __syncwarp();
+    if (s == 4) {
+        const float v = mhc_sinkhorn_4(c[lane & 15], a.n_iters, a.eps);
+        if (lane < 16) a.comb[(size_t)r * 16 + lane] = v;
+        return;
+    }
     float e[2];
     for (int q = 0; q < 2; q++) {
         const int i = lane + q * 32, row = i / s * s;

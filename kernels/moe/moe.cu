@@ -82,15 +82,17 @@ static size_t lay_out(moe_buffers *b, char *base, const moe_args *a) {
     b->scale_out = (exl3_gpu_scale *)carve(&at, cap * sizeof(exl3_gpu_scale));
     b->few_in = (exl3_gpu_list *)carve(&at, 16 + EXL3_GPU_MAX_JOBS * sizeof(exl3_gpu_job));
     b->few_out = (exl3_gpu_list *)carve(&at, 16 + EXL3_GPU_MAX_JOBS * sizeof(exl3_gpu_job));
-    /* Zero between runs; sized for the fused form only, so that they keep their place. */
     return (size_t)(at - base);
 }
 
-/* Places that do not move with the row count: they must stay zero from run to run. */
-static size_t zero_bytes(int n_experts, int n_used, int d) {
-    const size_t pairs = (size_t)EXL3_GPU_MAX_ROWS * (size_t)(n_used + 1);
-    return (pairs + (size_t)n_experts + 1 + (size_t)d / 128 + 64) * 4 + 256;
-}
+/* Counters that must stay zero from run to run: at the start of the work space, in places that
+ * depend on nothing, since layers of different shapes share the work space. */
+struct moe_zeros {
+    uint32_t row_max[EXL3_GPU_MAX_ROWS * (MOE_MAX_USED + 1)];
+    int32_t row_counter[MOE_MAX_EXPERTS + 1];
+    int32_t block_counter[EXL3_MAX_IN / 128];
+};
+constexpr size_t MOE_ZERO_BYTES = (sizeof(moe_zeros) + 255) / 256 * 256;
 
 size_t moe_cuda_work_bytes(int n_rows, int n_experts, int n_used, int d, int n_ff) {
     moe_args a = {};
@@ -100,15 +102,16 @@ size_t moe_cuda_work_bytes(int n_rows, int n_experts, int n_used, int d, int n_f
     a.d = d;
     a.n_ff = n_ff;
     moe_buffers b;
-    return lay_out(&b, (char *)256, &a) + zero_bytes(n_experts, n_used, d);
+    return lay_out(&b, (char *)256, &a) + MOE_ZERO_BYTES;
 }
 
 static bool fits_few(const moe_args *a, const moe_table *t) {
     const size_t pairs = (size_t)a->n_rows * (size_t)(a->n_used + 1);
     const size_t sums = pairs * (2 * (size_t)a->n_ff + (size_t)a->d);
     const size_t counters = pairs * (size_t)(a->n_ff / 128 + a->d / 128);
-    return t->is_packed && a->n_rows <= EXL3_GPU_MAX_ROWS && 2 * pairs <= EXL3_GPU_MAX_JOBS &&
-           sums <= EXL3_GPU_MAX_SUMS && counters <= EXL3_GPU_MAX_COUNTERS;
+    return t->is_packed && a->n_rows <= EXL3_GPU_MAX_ROWS && a->d <= EXL3_MAX_IN &&
+           2 * pairs <= EXL3_GPU_MAX_JOBS && sums <= EXL3_GPU_MAX_SUMS &&
+           counters <= EXL3_GPU_MAX_COUNTERS;
 }
 
 static void run_few(
@@ -154,7 +157,7 @@ static void run_linears(
         p.jobs = is_down ? b->plain_out : b->plain_in;
         p.tiles = is_down ? b->down_tiles : b->tiles;
         p.n_tiles = b->n_tiles + (is_down ? 1 : 0);
-        linear_plain_run(k, &p, tiles, out);
+        linear_plain_run(k, &p, a->n_rows, tiles, out);
         return;
     }
     exl3_gpu_gemm_args g = {};
@@ -178,11 +181,11 @@ void moe_cuda(kernel_context *k, const moe_args *a) {
     }
     moe_plan_args p = {};
     p.a = *a;
-    char *zero = (char *)a->work;
-    p.b.row_max = (uint32_t *)zero;
-    p.b.row_counter = (int32_t *)zero + EXL3_GPU_MAX_ROWS * (a->n_used + 1);
-    p.b.block_counter = p.b.row_counter + a->n_experts + 1;
-    (void)lay_out(&p.b, zero + (zero_bytes(a->n_experts, a->n_used, a->d) & ~(size_t)255), a);
+    moe_zeros *zeros = (moe_zeros *)a->work;
+    (void)lay_out(&p.b, (char *)a->work + MOE_ZERO_BYTES, a);
+    p.b.row_max = zeros->row_max;
+    p.b.row_counter = zeros->row_counter;
+    p.b.block_counter = zeros->block_counter;
     p.experts = t->experts;
     p.is_few = fits_few(a, t);
     p.is_bf16 = k->is_bf16;

@@ -2,11 +2,11 @@
 
 void router_cuda(kernel_context *k, const router_args *a) {
     if (k->rc != OK || a->n_rows == 0) return;
-    const size_t shared = (size_t)(ROUTER_ROWS * 2 * a->n_experts) * sizeof(float);
-    if (shared > 48 * 1024) {
-        k->rc = err_set(&k->error, ERR_LIMIT, "router: %d experts", a->n_experts);
+    if (a->n_experts > ROUTER_MAX_EXPERTS || a->n_used > MOE_MAX_USED || a->n_used > a->n_experts) {
+        k->rc = err_set(&k->error, ERR_LIMIT, "router: %d of %d experts", a->n_used, a->n_experts);
         return;
     }
-    CUDA_RUN(k, "router", router_kernel, (unsigned)((a->n_rows + ROUTER_ROWS - 1) / ROUTER_ROWS),
-        ROUTER_ROWS * 32, shared, *a);
+    int threads = (a->n_experts + 31) / 32 * 32;
+    threads = threads < MOE_MAX_USED ? MOE_MAX_USED : threads;
+    CUDA_RUN(k, "router", router_kernel, (unsigned)a->n_rows, (unsigned)threads, 0, *a);
 }

@@ -1,73 +1,68 @@
-/* Routing of one row by one warp: scores, then one round of a warp-wide maximum per choice. */
+/* Routing of one row by one block, an expert a thread: scores, then one round of a block-wide
+ * maximum per choice. */
 #ifndef TANDEM_KERNELS_MOE_ROUTER_KERNEL_CUH
 #define TANDEM_KERNELS_MOE_ROUTER_KERNEL_CUH
 
 #include "kernels/cuda_ops.h"
 #include "kernels/device.cuh"
 
-constexpr int ROUTER_ROWS = 4; /* of a block, one warp each */
+constexpr int ROUTER_MAX_EXPERTS = 1024; /* threads of a block */
 
-/* The larger value, the lower index among equals; index n: none yet. */
-__device__ __forceinline__ void router_better(float &value, int &index, float v, int i, int n) {
-    if (i < n && (index == n || v > value || (v == value && i < index))) {
-        value = v;
-        index = i;
-    }
+/* Order of the choice as an integer: larger is better, NaN below every number, 0: taken. */
+__device__ __forceinline__ uint32_t router_key(float v) {
+    const uint32_t u = __float_as_uint(v);
+    if (isnan(v)) return 1;
+    if (u == 0xff800000u) return 0;
+    if (u == 0x80000000u) return 0x80000000u; /* the two zeros are equal */
+    return (u & 0x80000000u) != 0 ? ~u : u | 0x80000000u;
 }
 
-__device__ __forceinline__ int router_best(float *biased, int n) {
-    const int lane = threadIdx.x & 31;
-    const float none = __uint_as_float(0xff800000u);
-    float value = none;
-    int index = n, nan_index = n;
-    for (int e = lane; e < n; e += 32) {
-        const float v = biased[e];
-        if (v > none) router_better(value, index, v, e, n);
-        if (isnan(v)) nan_index = min(nan_index, e);
+/* Best expert of the block: largest key, the lower index among equals. */
+__device__ __forceinline__ int router_best(uint32_t key, uint32_t *keys, int *indices) {
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n_warps = blockDim.x >> 5;
+    const uint32_t most = __reduce_max_sync(~0u, key);
+    const int index = __ffs(__ballot_sync(~0u, key == most)) - 1 + warp * 32;
+    if (lane == 0) {
+        keys[warp] = most;
+        indices[warp] = index;
     }
-    for (int m = 16; m > 0; m >>= 1) {
-        const float v = __shfl_xor_sync(~0u, value, m);
-        const int i = __shfl_xor_sync(~0u, index, m);
-        router_better(value, index, v, i, n);
-    }
-    nan_index = __reduce_min_sync(~0u, nan_index);
-    if (index == n) index = nan_index == n ? 0 : nan_index;
-    __syncwarp();
-    if (lane == 0) biased[index] = none;
-    __syncwarp();
-    return index;
+    __syncthreads();
+    const uint32_t mine = lane < n_warps ? keys[lane] : 0;
+    const uint32_t best = __reduce_max_sync(~0u, mine);
+    const int from = __ffs(__ballot_sync(~0u, lane < n_warps && mine == best)) - 1;
+    const int found = indices[from];
+    __syncthreads();
+    return found;
 }
 
-__global__ void __launch_bounds__(ROUTER_ROWS * 32) router_kernel(router_args a) {
-    const int r = blockIdx.x * ROUTER_ROWS + (threadIdx.x >> 5), lane = threadIdx.x & 31;
-    if (r >= a.n_rows) return;
-    const int n = a.n_experts;
-    const float *z = a.logits + (size_t)r * n;
-    extern __shared__ float shared[]; /* [ROUTER_ROWS][2][n_experts] */
-    float *score = shared + (size_t)(threadIdx.x >> 5) * 2 * n, *biased = score + n;
-    for (int e = lane; e < n; e += 32) {
-        const float t = z[e] / a.temperature;
-        const float s = sqrtf(t > 20.0f ? t : log1pf(expf(t)));
-        score[e] = s;
-        biased[e] = s + a.bias[e];
+__global__ void __launch_bounds__(ROUTER_MAX_EXPERTS) router_kernel(router_args a) {
+    __shared__ uint32_t keys[32];
+    __shared__ int indices[32], chosen[MOE_MAX_USED];
+    __shared__ float weights[MOE_MAX_USED];
+    const int r = blockIdx.x, e = threadIdx.x, n = a.n_experts;
+    float score = 0.f;
+    uint32_t key = 0;
+    if (e < n) {
+        const float t = a.logits[(size_t)r * n + e] / a.temperature;
+        score = sqrtf(t > 20.0f ? t : log1pf(expf(t)));
+        key = router_key(score + a.bias[e]);
     }
-    __syncwarp();
-    int32_t *expert = a.expert + (size_t)r * a.n_used;
-    float *weight = a.weight + (size_t)r * a.n_used;
-    float sum = 0.f;
     for (int i = 0; i < a.n_used; i++) {
-        const int e = router_best(biased, n);
-        const float w = score[e];
-        if (lane == 0) {
-            expert[i] = e;
-            weight[i] = w;
+        const int best = router_best(key, keys, indices);
+        if (e == best) {
+            chosen[i] = e;
+            weights[i] = score;
+            key = 0;
         }
-        sum += w;
     }
-    __syncwarp();
+    __syncthreads();
+    if (e >= a.n_used) return;
+    float sum = 0.f;
+    for (int i = 0; i < a.n_used; i++)
+        sum += weights[i];
     const float total = a.n_used > 1 ? sum + 1e-20f : 1.0f;
-    for (int i = lane; i < a.n_used; i += 32)
-        weight[i] = weight[i] / total * a.route_scale;
+    a.expert[(size_t)r * a.n_used + e] = chosen[e];
+    a.weight[(size_t)r * a.n_used + e] = weights[e] / total * a.route_scale;
 }
 
 #endif

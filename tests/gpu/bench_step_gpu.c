@@ -1,5 +1,6 @@
 /* Steps of a model of the released size with made-up weights on one GPU: one rank of --world ranks
- * without its exchanges. Prefill, decoding, verify windows, several streams, long contexts; medians
+ * without its exchanges, or with them: bench_step_gpu WORLD POOL_GIB RANK PORT on every GPU of this
+ * machine. Prefill, decoding, verify windows, several streams, long contexts; medians
  * and spread in milliseconds. Not a test: nothing is checked but that steps succeed and logits are
  * finite. */
 #include <stdio.h>
@@ -7,9 +8,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <cuda_profiler_api.h>
+#include <cuda_runtime_api.h>
+
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
+#include "engine/dist/exchange_nccl.h"
 #include "engine/model/model.h"
 #include "tests/gpu/gpu_backend.h"
 #include "tests/gpu/synthetic_model.h"
@@ -147,7 +152,19 @@ static void bench_draft(void) {
     report("draft block of 5 rows", ms, REPEATS);
 }
 
-static void open_model(const char *dir, int world) {
+/* Ranks of two processes over NCCL, brought together on a port of this machine. */
+static exchange *open_nccl(int world, int rank, int port) {
+    exchange_tcp_options o = {
+        .rank = rank, .world = world, .port = port, .listen_fd = -1, .secret = {1}, .identity = 1};
+    exchange *control = NULL, *x = NULL;
+    err e = ERR_INIT;
+    if (cudaSetDevice(rank) != cudaSuccess) stop("choosing a GPU", &e);
+    if (exchange_tcp_open(&o, &control, &e) != OK) stop("control connection", &e);
+    if (exchange_nccl_open(control, 0, &x, &e) != OK) stop("NCCL", &e);
+    return x;
+}
+
+static void open_model(const char *dir, int world, exchange *x) {
     err e = ERR_INIT;
     int32_t *classes = mem_array(129280, sizeof(*classes));
     for (int i = 0; i < 129280; i++)
@@ -155,7 +172,8 @@ static void open_model(const char *dir, int world) {
     model_options o = {.dir = dir,
         .backend = "cuda-synthetic",
         .world = world,
-        .exchange = world > 1 ? synthetic_exchange(world) : NULL,
+        .rank = x == NULL ? 0 : exchange_rank(x),
+        .exchange = x,
         .n_slots = SLOTS,
         .max_rows = CHUNK,
         .n_pages = 16384,
@@ -183,12 +201,24 @@ static void bench_contexts(void) {
     }
 }
 
+/* For a profiler, after a prompt chunk: n_rows rows between its start and stop. */
+static void profile_step(int n_rows) {
+    (void)step(1, CHUNK, PLAN_PROMPT, PLAN_LOGITS_LAST);
+    (void)cudaProfilerStart();
+    (void)step(1, n_rows, PLAN_PROMPT, PLAN_LOGITS_LAST);
+    (void)cudaProfilerStop();
+}
+
 int main(int argc, char **argv) {
     char dir[] = "/tmp/tandem-synthetic-XXXXXX";
     int world = argc > 1 ? atoi(argv[1]) : 2;
     size_t pool = argc > 2 ? (size_t)strtoull(argv[2], NULL, 10) << 30 : (size_t)90 << 30;
     err e = ERR_INIT;
     if (!gpu_backend_use()) return 77;
+    int rank = argc > 3 ? atoi(argv[3]) : 0;
+    exchange *x = world == 1 ? NULL
+                  : argc > 4 ? open_nccl(world, rank, atoi(argv[4]))
+                             : synthetic_exchange(world);
     const kernels *table = synthetic_kernels(pool);
     if (table == NULL || mkdtemp(dir) == NULL) {
         printf("no device memory for the pool, or no folder\n");
@@ -196,10 +226,15 @@ int main(int argc, char **argv) {
     }
     kernels_add(table);
     if (synthetic_folder_make(dir, &e) != OK) stop("making the model", &e);
-    open_model(dir, world);
+    open_model(dir, world, x);
     for (int i = 0; i < CHUNK; i++)
         tokens[i] = (int32_t)((i * 7919 + 13) % SYNTHETIC_TOKENS);
     give_pages(0, 0, 16384);
+    const char *n_rows = getenv("SYNTHETIC_PROFILE_ROWS");
+    if (n_rows != NULL) {
+        profile_step(atoi(n_rows));
+        return 0;
+    }
     bench_prefill(4, "prefill");
     synthetic_profile_start();
     (void)step(1, CHUNK, PLAN_PROMPT, PLAN_LOGITS_LAST);
@@ -216,6 +251,9 @@ int main(int argc, char **argv) {
         give_pages(s, s * 256, 16384);
         pretend_length(s, 4096);
     }
+    model_set_tap(m, find_bad, NULL);
+    (void)step(SLOTS, 1, PLAN_PROMPT, PLAN_LOGITS_ALL);
+    model_set_tap(m, NULL, NULL);
     bench_rows("four streams, one row each", SLOTS, 1);
     bench_rows("four streams, four rows each", SLOTS, 4);
     bench_contexts();

@@ -252,13 +252,20 @@ int synthetic_folder_make(const char *dir, err *e) {
 
 /* ---- exchange and store ---- */
 
+/* A gather gives every rank this rank's part. */
+
 static int no_sum(exchange *x, float *rows, size_t n, void *stream, err *e) {
     (void)x, (void)rows, (void)n, (void)stream, (void)e;
     return OK;
 }
 
 static int no_gather(exchange *x, const void *mine, size_t bytes, void *all, void *stream, err *e) {
-    (void)x, (void)mine, (void)bytes, (void)all, (void)stream, (void)e;
+    for (int r = 0; r < x->world; r++) {
+        char *to = (char *)all + (size_t)r * bytes;
+        if (to != mine && cudaMemcpyAsync(to, mine, bytes, cudaMemcpyDefault,
+                              (cudaStream_t)stream) != cudaSuccess)
+            return err_set(e, ERR_DEVICE, "copying a rank's part");
+    }
     return OK;
 }
 
@@ -416,9 +423,11 @@ static void span_end(kernel_context *k, int i) {
 #define EACH_OPERATOR(X)                                                                           \
     X(embed)                                                                                       \
     X(rmsnorm)                                                                                     \
-    X(linear) X(rope_table) X(rope) X(mhc_mix) X(mhc_collapse) X(mhc_expand) X(mhc_mean)           \
-        X(kv_pack) X(kv_unpack) X(kv_ring_write) X(kv_page_write) X(indexer) X(attn) X(router)     \
-            X(moe) X(engram_decode) X(engram_gate) X(finite) X(join)
+    X(linear)                                                                                      \
+    X(rope_table)                                                                                  \
+    X(rope) X(mhc_mix) X(mhc_collapse) X(mhc_expand) X(mhc_mean) X(kv_pack) X(kv_unpack)           \
+        X(kv_ring_write) X(kv_page_write) X(indexer) X(attn) X(router) X(moe) X(engram_decode)     \
+            X(engram_gate) X(finite) X(join)
 #define NUMBER(name) AT_##name,
 enum { EACH_OPERATOR(NUMBER) N_TIMED };
 #define NAME(name) #name,

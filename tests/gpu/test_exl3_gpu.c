@@ -169,7 +169,8 @@ static void run_gemm(const linear_case *c, int n) {
         cpu_linear(&m[i], x[i], c[i].n_rows, want);
         for (size_t k = 0; k < n_y; k++) {
             if (memcmp(&got[k], &want[k], sizeof *got) == 0) continue;
-            fail_msg("gemm job %d of %d (%d -> %d, %d/2 bits, %d rows), value %zu: got %.9g, want %.9g",
+            fail_msg(
+                "gemm job %d of %d (%d -> %d, %d/2 bits, %d rows), value %zu: got %.9g, want %.9g",
                 i, n, c[i].in, c[i].out, c[i].k2, c[i].n_rows, k, (double)got[k], (double)want[k]);
         }
         mem_free(got);
@@ -195,8 +196,8 @@ static void test_many_rows(void **state) {
         {5120, 512, 12, 200}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run_gemm(&cases[i], 1);
-    static const linear_case mixed[] = {{512, 256, 6, 70}, {256, 384, 10, 9}, {128, 128, 16, 130},
-        {640, 128, 3, 64}};
+    static const linear_case mixed[] = {
+        {512, 256, 6, 70}, {256, 384, 10, 9}, {128, 128, 16, 130}, {640, 128, 3, 64}};
     run_gemm(mixed, 4);
 }
 
@@ -430,7 +431,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_every_rate), cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_lists), cmocka_unit_test(test_many_rows),
-        cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_experts)};
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
