@@ -371,7 +371,8 @@ CHECK_RUN(check_m9) {
     for (int k = 0; k < 3; k++) {
         const char *argv[] = {"systemctl", "is-active", names[k], NULL};
         int code = 0;
-        if (check_tool(c, i, argv, &text, &code, &e) != OK) break;
+        /* Where no systemd runs there is no word on standard output. */
+        if (check_tool(c, i, argv, &text, &code, &e) != OK || text.len == 0) break;
         is_asked = true;
         if (!str_starts(buf_cstr(&text), "active")) continue;
         (void)buf_printf(&active, "%s%s", active.len > 0 ? ", " : "", names[k]);

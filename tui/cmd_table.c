@@ -90,6 +90,51 @@ static const cmd_option VERIFY_OPTIONS[] = {
     END_OPTION,
 };
 
+#define ROOT_OPTIONS                                                                               \
+    {"head-root", 0, "DIR", "look at a stored tree in place of the head", COMPLETE_DIR}, {         \
+        "worker-root", 0, "DIR", "look at a stored tree in place of the worker", COMPLETE_DIR      \
+    }
+
+static const cmd_option CHECK_OPTIONS[] = {
+    {"node", 0, "NODE", "head, worker or both (default)", COMPLETE_NODE},
+    {"list", 0, NULL, "list the checks and run none", COMPLETE_NONE},
+    {"all", 0, NULL, "also those that make load or traffic", COMPLETE_NONE},
+    {"save", 0, NULL, "keep the values as the baseline of this pair", COMPLETE_NONE},
+    JSON_OPTION,
+    ROOT_OPTIONS,
+    END_OPTION,
+};
+
+static const cmd_option LINK_OPTIONS[] = {JSON_OPTION, ROOT_OPTIONS, END_OPTION};
+
+static const cmd_option LINK_APPLY_OPTIONS[] = {
+    {"dry-run", 'n', NULL, "show everything, change nothing", COMPLETE_NONE},
+    {"yes", 'y', NULL, "do not ask", COMPLETE_NONE},
+    {"replace", 0, NULL, "addresses that are set may be replaced", COMPLETE_NONE},
+    ROOT_OPTIONS,
+    END_OPTION,
+};
+
+static const cmd_option TRUST_OPTIONS[] = {
+    {"from", 0, "ADDRESSES", "the key works from these addresses only", COMPLETE_NONE},
+    END_OPTION,
+};
+
+static const cmd_option IMPORT_OPTIONS[] = {
+    {"yes", 'y', NULL, "set what was understood", COMPLETE_NONE},
+    JSON_OPTION,
+    END_OPTION,
+};
+
+static const cmd_option SUPPORT_OPTIONS[] = {
+    {"output", 'o', "FILE", "where to write; tandem-support-DATE.txt here if not given",
+        COMPLETE_FILE},
+    {"print", 0, NULL, "only show it", COMPLETE_NONE},
+    {"yes", 'y', NULL, "write without showing and asking", COMPLETE_NONE},
+    JSON_OPTION,
+    END_OPTION,
+};
+
 static const cmd_option JSON_ONLY[] = {JSON_OPTION, END_OPTION};
 
 static const cmd_option QUANTIZE_OPTIONS[] = {
@@ -176,6 +221,11 @@ static const cmd_entry ENTRIES[] = {
         "Exit code 0: all passed; 10: with warnings; 20: a line failed. A line whose feature the "
         "engine does not have is SKIP with its reason.",
         VERIFY_OPTIONS, COMPLETE_NONE, cmd_verify},
+    {"support", NULL, "", 0, 0, "one text file that helps to understand a fault",
+        "Versions, settings, state and figures of the engine, checks of this machine and the end of "
+        "the log. Keys, passwords, host and user names, public addresses, prompts and replies are "
+        "taken out; the text is shown before it is written.",
+        SUPPORT_OPTIONS, COMPLETE_NONE, cmd_support},
     {"model", "list", "", 0, 0, "models this machine has", NULL, JSON_ONLY, COMPLETE_NONE,
         cmd_model_list},
     {"model", "show", "[DIR]", 0, 1, "configuration of a model", NULL, JSON_ONLY, COMPLETE_DIR,
@@ -211,6 +261,41 @@ static const cmd_entry ENTRIES[] = {
         COMPLETE_NONE, cmd_config_sample},
     {"config", "path", "", 0, 0, "where the settings file is", NULL, NULL, COMPLETE_NONE,
         cmd_config_path},
+    {"config", "import", "FILE", 1, 1, "take over the settings file of another recipe",
+        "Shows line by line what was understood, ignored or could not be mapped; nothing is changed "
+        "before you agree (--yes). The file is read, never run by a shell.",
+        IMPORT_OPTIONS, COMPLETE_FILE, cmd_config_import},
+    {"check", NULL, "[ID]", 0, 1, "check the two machines",
+        "Each check says what it found, why it matters and what to do: PASS, WARN, FAIL, SKIP or "
+        "UNKNOWN (could not be measured). Nothing is changed. Checks that make load or traffic run "
+        "when they are named, or with --all. Exit code 20 when one failed, 10 for warnings, 40 when "
+        "the worker cannot be reached.",
+        CHECK_OPTIONS, COMPLETE_NONE, cmd_check},
+    {"link", "show", "", 0, 0, "network devices of both machines", NULL, LINK_OPTIONS,
+        COMPLETE_NONE, cmd_link_show},
+    {"link", "plan", "", 0, 0, "addresses and files the cable needs",
+        "Shows the differences to the netplan files that are there and changes nothing. Exit code 0 "
+        "when nothing needs to change, 10 when something does, 20 when there is no usable port.",
+        LINK_OPTIONS, COMPLETE_NONE, cmd_link_plan},
+    {"link", "apply", "", 0, 0, "set up the cable as planned",
+        "The worker first. The old file is kept; a machine that cannot be reached afterwards goes back "
+        "by itself after 120 seconds.",
+        LINK_APPLY_OPTIONS, COMPLETE_NONE, cmd_link_apply},
+    {"link", "prove", "", 0, 0, "prove the cable with traffic",
+        "Peers, routes, round trips, rate over TCP on both rails at once, RDMA where ib_write_bw is "
+        "installed. The proof is kept with the boots of both machines.",
+        LINK_OPTIONS, COMPLETE_NONE, cmd_link_prove},
+    {"node", "list", "", 0, 0, "the machines and whether they can be reached", NULL, JSON_ONLY,
+        COMPLETE_NONE, cmd_node_list},
+    {"node", "exec", "NODE COMMAND...", 2, -1, "run a command on head or worker",
+        "Words are passed as they are; no shell reads them. Put -- before a command with options.",
+        NULL, COMPLETE_NODE, cmd_node_exec},
+    {"node", "logs", "NODE", 1, 1, "end of the logs on head or worker", NULL, NULL, COMPLETE_NODE,
+        cmd_node_logs},
+    {"node", "trust", "[USER@HOST]", 0, 1, "first contact with the worker over ssh",
+        "Shows the worker's key to compare, makes an ssh key used for nothing else, asks for the "
+        "worker's password once, and proves that the key alone is enough afterwards.",
+        TRUST_OPTIONS, COMPLETE_NONE, cmd_node_trust},
     {"logs", NULL, "", 0, 0, "log of the engine", NULL, LOGS_OPTIONS, COMPLETE_NONE, cmd_logs},
     {"bench", NULL, "PROTOCOL...", 1, 3, "measure decode, prefill or first through the engine",
         "Everything goes over the engine's socket as a chat client would. decode: the rate of one "
@@ -296,6 +381,7 @@ const char *cmd_complete_words(cmd_complete kind) {
         [COMPLETE_LEVEL] = "error warn info debug",
         [COMPLETE_SHELL] = "bash zsh fish",
         [COMPLETE_ENGINE] = "start stop restart",
+        [COMPLETE_NODE] = "head worker",
         [COMPLETE_SET_KEY] = "temp top-p top-k min-p rep-pen seed max stop think think-budget",
     };
     return words[kind];

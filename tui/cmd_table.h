@@ -43,6 +43,7 @@ typedef enum cmd_complete {
     COMPLETE_SHELL,
     COMPLETE_ENGINE,
     COMPLETE_SET_KEY,
+    COMPLETE_NODE,
     COMPLETE_COUNT
 } cmd_complete;
 

@@ -20,9 +20,13 @@ _tandem() {
     --level) :; return ;;
     --url) :; return ;;
     --key-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --output) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     --bits) :; return ;;
     --format) COMPREPLY=($(compgen -W "md json txt" -- "$cur")); return ;;
-    --output) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --node) COMPREPLY=($(compgen -W "head worker" -- "$cur")); return ;;
+    --head-root) COMPREPLY=($(compgen -d -- "$cur")); return ;;
+    --worker-root) COMPREPLY=($(compgen -d -- "$cur")); return ;;
+    --from) :; return ;;
     --lines) :; return ;;
     --grep) :; return ;;
     --reps) :; return ;;
@@ -39,7 +43,7 @@ _tandem() {
   case "$noun $verb" in
     " ")
       case $cur in -*) COMPREPLY=($(compgen -W "--screen --plain --ascii --color --mouse --model --version --help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "ask chat status start stop restart verify model sessions config logs bench keys completion version help" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "ask chat status start stop restart verify support model sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
     "ask "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--file --session --stream --show-thinking --json --system --thinking --set --model --help --socket" -- "$cur")); return ;; esac
       : ;;
@@ -60,6 +64,9 @@ _tandem() {
       : ;;
     "verify "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--level --url --key-file --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "support "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--output --print --yes --json --help --socket" -- "$cur")); return ;; esac
       : ;;
     "model list")
       case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
@@ -109,6 +116,36 @@ _tandem() {
     "config path")
       case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
       : ;;
+    "config import")
+      case $cur in -*) COMPREPLY=($(compgen -W "--yes --json --help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -f -- "$cur")) ;;
+    "check "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--node --list --all --save --json --head-root --worker-root --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "link show")
+      case $cur in -*) COMPREPLY=($(compgen -W "--json --head-root --worker-root --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "link plan")
+      case $cur in -*) COMPREPLY=($(compgen -W "--json --head-root --worker-root --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "link apply")
+      case $cur in -*) COMPREPLY=($(compgen -W "--dry-run --yes --replace --head-root --worker-root --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "link prove")
+      case $cur in -*) COMPREPLY=($(compgen -W "--json --head-root --worker-root --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "node list")
+      case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "node exec")
+      case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -W "head worker" -- "$cur")) ;;
+    "node logs")
+      case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -W "head worker" -- "$cur")) ;;
+    "node trust")
+      case $cur in -*) COMPREPLY=($(compgen -W "--from --help --socket" -- "$cur")); return ;; esac
+      : ;;
     "logs "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--follow --lines --level --grep --json --help --socket" -- "$cur")); return ;; esac
       : ;;
@@ -126,12 +163,14 @@ _tandem() {
       : ;;
     "help "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--man --help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "ask chat status start stop restart verify model sessions config logs bench keys completion version help" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "ask chat status start stop restart verify support model sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
     *)
       case $noun in
         model) COMPREPLY=($(compgen -W "list show quantize" -- "$cur")) ;;
         sessions) COMPREPLY=($(compgen -W "list show export import fork rename delete" -- "$cur")) ;;
-        config) COMPREPLY=($(compgen -W "list get set unset sample path" -- "$cur")) ;;
+        config) COMPREPLY=($(compgen -W "list get set unset sample path import" -- "$cur")) ;;
+        link) COMPREPLY=($(compgen -W "show plan apply prove" -- "$cur")) ;;
+        node) COMPREPLY=($(compgen -W "list exec logs trust" -- "$cur")) ;;
       esac ;;
   esac
 }
