@@ -12,9 +12,12 @@
 #include "engine/run/grammar.h"
 #include "tests/harness/grammar_walk.h"
 #include "tests/harness/npm_package.h"
+#include "tests/harness/schema_check.h"
 #include "tests/harness/vectors.h"
 
 #define SKIPPED 77
+#define WALKS 6 /* random replies for each schema */
+#define FREE_TOKENS 30
 
 static const char *const files[] = {"additionalProperties", "allOf", "anchor", "anyOf",
     "boolean_schema", "const", "contains", "content", "default", "defs", "dependentRequired",
@@ -129,6 +132,30 @@ static void run_test(setting *s, grammar *g, const char *id, const json *group, 
     buf_release(&text);
 }
 
+/* Random replies, which the validator of the tests must pass. */
+static void run_random(setting *s, grammar *g, const char *id, const json *group) {
+    const json *schema = json_get(group, "schema");
+    if (strncmp(id, "optional", 8) == 0 || !schema_check_knows(schema)) return;
+    for (uint64_t seed = 0; seed < WALKS; seed++) {
+        buf text = BUF_INIT;
+        json *value = NULL;
+        err e = ERR_INIT;
+        if (!walk_random(g, s->tk, seed, FREE_TOKENS, &text)) {
+            buf_release(&text);
+            continue;
+        }
+        int rc = json_parse(buf_cstr(&text), text.len, NULL, &value, &e);
+        if (rc == OK && schema_check(schema, schema, value)) {
+            vectors_pass(&s->v);
+        } else {
+            vectors_fail(&s->v, json_str(json_get(group, "description")),
+                "a random reply that fulfils the schema", buf_cstr(&text));
+        }
+        json_free(value);
+        buf_release(&text);
+    }
+}
+
 static void run_group(setting *s, const char *id, const json *group) {
     grammar *g = NULL;
     err e = ERR_INIT;
@@ -146,7 +173,9 @@ static void run_group(setting *s, const char *id, const json *group) {
         return;
     }
     JSON_EACH(test, json_get(group, "tests")) run_test(s, g, id, group, test);
-    if (rc == OK) grammar_put(g);
+    if (rc != OK) return;
+    run_random(s, g, id, group);
+    grammar_put(g);
 }
 
 int main(void) {

@@ -12,9 +12,9 @@ int walk_tokenizer(tokenizer **tk, token_trie **trie, err *e);
 bool walk_accepts(grammar *g, const tokenizer *tk, const char *text);
 /* The same for text with a length. */
 bool walk_accepts_bytes(grammar *g, const tokenizer *tk, const char *text, size_t len);
-/* Appends a random sentence: tokens drawn evenly from the mask, and after n_free of them such that
- * the end comes near. Ends the program when a mask is empty before the end. Control tokens are
- * written as their text. */
-void walk_random(grammar *g, const tokenizer *tk, uint64_t seed, int n_free, buf *out);
+/* Appends a random sentence: tokens drawn evenly from the mask, and after about n_free of them such
+ * that the end comes near. False when chance did not find the end; then out is a beginning. Ends
+ * the program when a mask is empty before the end. Control tokens are written as their text. */
+bool walk_random(grammar *g, const tokenizer *tk, uint64_t seed, int n_free, buf *out);
 
 #endif

@@ -65,8 +65,16 @@ static bool equal(const json *a, const json *b) {
     return true;
 }
 
+/* By its digits where they show it, since a double may round a fraction away. */
+static bool is_whole(const json *v) {
+    const char *text = json_number_text(v), *point = text == NULL ? NULL : strchr(text, '.');
+    if (text == NULL) return false;
+    if (point != NULL && strpbrk(text, "eE") == NULL) return point[1 + strspn(point + 1, "0")] == 0;
+    return floor(number(v)) == number(v);
+}
+
 static bool has_type(const char *type, const json *v) {
-    if (strcmp(type, "integer") == 0) return json_is_number(v) && floor(number(v)) == number(v);
+    if (strcmp(type, "integer") == 0) return is_whole(v);
     return strcmp(type, json_kind(v)) == 0;
 }
 
