@@ -187,7 +187,7 @@ static void bad_requests_name_the_field(void **state) {
         {HELLO "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"no\"}}",
             "tool_choice"},
         {HELLO "," TOOLS
-               ",\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"x\",\"tools\":[]}}",
+               ",\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"x\",\"tools\":[]}",
             "tool_choice"},
         {HELLO ",\"functions\":[{\"name\":\"a\"}],\"function_call\":{\"name\":\"b\"}",
             "function_call"},

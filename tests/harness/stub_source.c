@@ -9,6 +9,8 @@
 #define STUB_MAX_ROWS 16
 #define STUB_LOGIT_LOW (-1e6f)
 #define STUB_LOGIT_HIGH 40.0f
+/* Wishes that stand at the same time. */
+#define STUB_AHEAD 16
 
 struct stub {
     stub_script script;
@@ -16,6 +18,7 @@ struct stub {
     int32_t n_prompt[RUN_MAX_SLOTS];
     float *logits; /* [n_slots][n_vocab] */
     int32_t first_logit[RUN_MAX_SLOTS];
+    int32_t cursor[RUN_MAX_SLOTS]; /* into preferred */
     uint8_t is_finite[RUN_MAX_SLOTS];
 };
 
@@ -23,6 +26,7 @@ static void begin(void *self, int slot, const int32_t *prompt, int32_t n_prompt)
     stub *s = self;
     (void)prompt;
     s->n_prompt[slot] = n_prompt;
+    s->cursor[slot] = 0;
 }
 
 static void reset(void *self, int slot) {
@@ -52,6 +56,30 @@ static int32_t token_at(const stub *s, int64_t i) {
     int64_t n_times = s->script.n_times > 0 ? s->script.n_times : 1;
     if (i >= n_times * s->script.n_pieces) return -1;
     return s->script.n_base + (int32_t)(i % s->script.n_pieces);
+}
+
+/* A token was taken: the wishes before it are over. */
+static void follow(stub *s, const plan_span *span) {
+    int32_t *cursor = &s->cursor[span->slot];
+    if (span->kind == PLAN_PROMPT) return;
+    for (int32_t i = *cursor; i < s->script.n_preferred && i < *cursor + STUB_AHEAD; i++) {
+        if (s->script.preferred[i] != span->tokens[0]) continue;
+        *cursor = i + 1;
+        return;
+    }
+}
+
+static void fill_preferred(stub *s, int32_t i_row, int slot) {
+    float *row = s->logits + (size_t)i_row * (size_t)s->source.info.n_vocab;
+    s->is_finite[i_row] = 1;
+    for (int32_t i = 0; i < s->source.info.n_vocab; i++) {
+        row[i] = STUB_LOGIT_LOW;
+    }
+    row[s->script.eos_id] = 1.0f;
+    for (int32_t k = STUB_AHEAD; k-- > 0;) {
+        int32_t i = s->cursor[slot] + k;
+        if (i < s->script.n_preferred) row[s->script.preferred[i]] = STUB_LOGIT_HIGH - (float)k;
+    }
 }
 
 static int fill_row(stub *s, int32_t i_row, int64_t i_token, err *e) {
@@ -91,6 +119,11 @@ static int step(void *self, const batch_plan *plan, step_result *out, err *e) {
         out->n_rows += span->n_rows;
         if (span->logits == PLAN_LOGITS_NONE) continue;
         s->first_logit[i] = n_logits;
+        if (s->script.preferred != NULL) {
+            follow(s, span);
+            fill_preferred(s, n_logits++, span->slot);
+            continue;
+        }
         int rc = fill_row(s, n_logits++, span->pos + span->n_rows - s->n_prompt[span->slot], e);
         if (rc != OK) return rc;
     }

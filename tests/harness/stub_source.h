@@ -17,6 +17,10 @@ typedef struct stub_script {
     stub_end end;
     int32_t prefill_ms, delay_ms;
     int32_t n_base, eos_id;
+    /* Instead of pieces: real tokens that are preferred in this order. One that may not be taken is
+     * skipped; what is allowed comes next. */
+    const int32_t *preferred; /* [n_preferred]; borrowed; NULL: pieces */
+    int32_t n_preferred;
     int32_t n_slots;     /* 0: 4 */
     int32_t max_rows;    /* of one step; 0: 16 */
     int64_t max_context; /* 0: 8192 */
