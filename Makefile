@@ -52,7 +52,8 @@ all: programs
 $(BUILD)/deps.mk: .ci/deps
 	@mkdir -p $(@D)
 	@$(DEPS_ENV) .ci/deps build $@
-$(BUILD)/deps-test.mk: .ci/deps
+# One after the other: two installations at once would wait for the same lock and fail.
+$(BUILD)/deps-test.mk: .ci/deps | $(BUILD)/deps.mk
 	@mkdir -p $(@D)
 	@$(DEPS_ENV) .ci/deps test $@
 
