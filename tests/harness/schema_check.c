@@ -28,6 +28,7 @@ static bool in_list(const char *key, const char *const *list, size_t n) {
 #define IN(key, list) in_list(key, list, sizeof(list) / sizeof *(list))
 
 bool schema_check_knows(const json *schema) {
+    if (json_is_array(schema)) return false; /* older spellings */
     JSON_EACH(v, schema) {
         const char *key = json_key(v);
         if (IN(key, plain_keywords)) continue;
@@ -41,7 +42,8 @@ bool schema_check_knows(const json *schema) {
             return false;
         }
     }
-    return !json_is_array(schema);
+    return !json_is_bool(json_get(schema, "exclusiveMinimum")) &&
+           !json_is_bool(json_get(schema, "exclusiveMaximum"));
 }
 
 static double number(const json *v) {
