@@ -2,7 +2,6 @@
  * the model is read, serves until it is told to stop, then lets running replies end. */
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,10 +13,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#ifdef TANDEM_CUDA
-#include <cuda_runtime_api.h>
-#endif
-
 #include "engine/api/api.h"
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
@@ -27,35 +22,21 @@
 #include "engine/base/str.h"
 #include "engine/base/thread.h"
 #include "engine/base/version.h"
+#include "engine/daemon_internal.h"
 #include "engine/model/model.h"
 #include "engine/run/canary.h"
 #include "engine/run/memory.h"
 #include "engine/run/run.h"
 #include "engine/text/tokenizer.h"
-#include "kernels/kernels.h"
 
-/* Exit codes, the same for all programs. */
-enum { EXIT_CODE_OK = 0, EXIT_CODE_USAGE = 2, EXIT_CODE_REFUSED = 20, EXIT_CODE_INTERNAL = 50 };
-
-#define SLOTS_DEFAULT 4
 #define PAGE_TOKENS 128
-#define MAX_ROWS 256
 #define CONTEXT_DEFAULT_MAX (1 << 20)
 #define LISTEN_BACKLOG 128
-#define DRAIN_S_DEFAULT 30
 #define DRAIN_LOOK_MS 10
 #define DRAIN_FLUSH_MS 1000
 #define FULL_MODEL_LAYERS 40
-
-typedef struct daemon_options {
-    buf model_dir, socket_path, log_path, backend;
-    bool is_builtin; /* no --model: the built-in demo model */
-    int64_t n_slots, context, n_threads, n_pages, queue, drain_s, reserve_mib, port;
-    char address[64];          /* "" : no TCP endpoint */
-    double temperature, top_p; /* below 0: not given */
-    bool thinks, is_strict_model, no_drafts;
-    log_level level;
-} daemon_options;
+#define RANKS_LOOK_MS 100
+#define FAIL_LINGER_MS 1500
 
 typedef struct daemon_state {
     daemon_options o;
@@ -63,7 +44,10 @@ typedef struct daemon_state {
     bool has_socket; /* ours to remove */
     tokenizer *tokenizer;
     model *model;
-    run_source source;
+    engram_store *store; /* NULL: the model's own tables */
+    ranks *ranks;        /* NULL: one rank */
+    run_source own;      /* of this rank's model */
+    run_source source;   /* of all ranks */
     run *run;
     api *api;
     char model_id[128];
@@ -87,207 +71,17 @@ static void on_shutdown(void *ctx) {
     ask_to_stop(SIGTERM);
 }
 
-static const char usage[] =
-    "Usage: tandemd [options]\n"
-    "  --model DIR         model folder (default: the built-in demo model)\n"
-    "  --socket PATH       Unix socket (default: $TANDEM_SOCKET or the runtime folder)\n"
-    "  --listen ADDR:PORT  also serve HTTP on a loopback address, e.g. 127.0.0.1:8888\n"
-    "  --slots N           streams at once, 1 to 32 (default 4)\n"
-    "  --context N         window of a stream in tokens (default: the model's, at most 1048576)\n"
-    "  --pages N           KV pages of 128 tokens (default: enough for all slots)\n"
-    "  --backend NAME      what computes: cpu, or cuda where it is built in (default cpu)\n"
-    "  --threads N         worker threads of the CPU engine (default: one per core)\n"
-    "  --queue N           requests that may wait (default 64)\n"
-    "  --thinking on|off   what a request that does not say gets (default off)\n"
-    "  --temperature T     for requests that name none, 0 to 2 (default 1, demo model 0)\n"
-    "  --top-p P           for requests that name none, 0 to 1 (default 1, thinking 0.95)\n"
-    "  --no-drafts         decode without drafting\n"
-    "  --strict-model      refuse other model names with 404\n"
-    "  --reserve MIB       memory to keep free (default by machine size)\n"
-    "  --drain SECONDS     time for running replies after SIGTERM (default 30)\n"
-    "  --log FILE          append the log there (default: standard error)\n"
-    "  --log-level LEVEL   error, warn, info or debug (default info)\n"
-    "  --foreground        stay in the foreground (it always does)\n"
-    "  --help, --version\n";
-
-/* ---- options ---- */
-
-enum {
-    OPT_MODEL = 256,
-    OPT_SOCKET,
-    OPT_LISTEN,
-    OPT_THINKING,
-    OPT_TEMPERATURE,
-    OPT_TOP_P,
-    OPT_BACKEND,
-    OPT_NO_DRAFTS,
-    OPT_STRICT,
-    OPT_LOG,
-    OPT_LOG_LEVEL,
-    OPT_FOREGROUND,
-    OPT_HELP,
-    OPT_VERSION,
-    OPT_NUMBER
-};
-
-typedef struct number_option {
-    const char *name;
-    int64_t min, max;
-    size_t offset;
-} number_option;
-
-static const number_option numbers[] = {
-    {"slots", 1, RUN_MAX_SLOTS, offsetof(daemon_options, n_slots)},
-    {"context", 64, CONTEXT_DEFAULT_MAX, offsetof(daemon_options, context)},
-    {"pages", 1, 1 << 20, offsetof(daemon_options, n_pages)},
-    {"threads", 1, 256, offsetof(daemon_options, n_threads)},
-    {"queue", 1, 4096, offsetof(daemon_options, queue)},
-    {"reserve", 0, 1 << 20, offsetof(daemon_options, reserve_mib)},
-    {"drain", 0, 3600, offsetof(daemon_options, drain_s)},
-};
-enum { N_NUMBERS = sizeof numbers / sizeof numbers[0] };
-
-static int take_number(daemon_options *o, const number_option *n, const char *text, err *e) {
-    int64_t value = 0;
-    if (parse_i64(text, &value) != OK || value < n->min || value > n->max) {
-        return err_set(e, ERR_ARG, "--%s is '%s'; it must be a whole number from %lld to %lld",
-            n->name, text, (long long)n->min, (long long)n->max);
-    }
-    memcpy((char *)o + n->offset, &value, sizeof value);
-    return OK;
+int daemon_stop_fd(void) {
+    return stop_pipe[0];
 }
 
-static int take_listen(daemon_options *o, const char *text, err *e) {
-    const char *colon = strrchr(text, ':');
-    const char *port = colon != NULL ? colon + 1 : text;
-    if (parse_i64(port, &o->port) != OK || o->port < 0 || o->port > 65535) {
-        return err_set(
-            e, ERR_ARG, "--listen is '%s'; it must be ADDRESS:PORT, such as 127.0.0.1:8888", text);
-    }
-    str_copy(o->address, sizeof o->address, "127.0.0.1");
-    if (colon != NULL && colon > text) {
-        size_t n = (size_t)(colon - text);
-        str_copy(o->address, n + 1 < sizeof o->address ? n + 1 : sizeof o->address, text);
-    }
-    return OK;
+void daemon_ask_to_stop(void) {
+    ask_to_stop(SIGTERM);
 }
 
-static int take_switch(const char *name, const char *text, bool *out, err *e) {
-    *out = strcmp(text, "on") == 0;
-    if (*out || strcmp(text, "off") == 0) return OK;
-    return err_set(e, ERR_ARG, "--%s is '%s'; it must be on or off", name, text);
-}
-
-static int take_real(const char *name, const char *text, double max, double *out, err *e) {
-    if (parse_double(text, out) == OK && *out >= 0.0 && *out <= max) return OK;
-    return err_set(e, ERR_ARG, "--%s is '%s'; it must be a number from 0 to %g", name, text, max);
-}
-
-static int take_option(daemon_options *o, int opt, const char *text, err *e) {
-    if (opt >= OPT_NUMBER) return take_number(o, &numbers[opt - OPT_NUMBER], text, e);
-    switch (opt) {
-    case OPT_MODEL:
-        buf_reset(&o->model_dir);
-        return buf_puts(&o->model_dir, text);
-    case OPT_SOCKET:
-        buf_reset(&o->socket_path);
-        return buf_puts(&o->socket_path, text);
-    case OPT_LOG:
-        buf_reset(&o->log_path);
-        return buf_puts(&o->log_path, text);
-    case OPT_LISTEN:
-        return take_listen(o, text, e);
-    case OPT_THINKING:
-        return take_switch("thinking", text, &o->thinks, e);
-    case OPT_TEMPERATURE:
-        return take_real("temperature", text, 2.0, &o->temperature, e);
-    case OPT_TOP_P:
-        return take_real("top-p", text, 1.0, &o->top_p, e);
-    case OPT_BACKEND:
-        buf_reset(&o->backend);
-        return buf_puts(&o->backend, text);
-    case OPT_LOG_LEVEL:
-        if (log_level_parse(text, &o->level) == OK) return OK;
-        return err_set(
-            e, ERR_ARG, "--log-level is '%s'; it must be error, warn, info or debug", text);
-    case OPT_NO_DRAFTS:
-        o->no_drafts = true;
-        return OK;
-    case OPT_STRICT:
-        o->is_strict_model = true;
-        return OK;
-    default:
-        return OK;
-    }
-}
-
-static void fill_long_options(struct option out[]) {
-    static const struct option plain[] = {{"model", required_argument, NULL, OPT_MODEL},
-        {"socket", required_argument, NULL, OPT_SOCKET},
-        {"listen", required_argument, NULL, OPT_LISTEN},
-        {"thinking", required_argument, NULL, OPT_THINKING},
-        {"temperature", required_argument, NULL, OPT_TEMPERATURE},
-        {"top-p", required_argument, NULL, OPT_TOP_P},
-        {"backend", required_argument, NULL, OPT_BACKEND},
-        {"no-drafts", no_argument, NULL, OPT_NO_DRAFTS},
-        {"strict-model", no_argument, NULL, OPT_STRICT}, {"log", required_argument, NULL, OPT_LOG},
-        {"log-level", required_argument, NULL, OPT_LOG_LEVEL},
-        {"foreground", no_argument, NULL, OPT_FOREGROUND}, {"help", no_argument, NULL, OPT_HELP},
-        {"version", no_argument, NULL, OPT_VERSION}};
-    size_t n = sizeof plain / sizeof plain[0];
-    memcpy(out, plain, sizeof plain);
-    for (int i = 0; i < N_NUMBERS; i++) {
-        out[n++] = (struct option){numbers[i].name, required_argument, NULL, OPT_NUMBER + i};
-    }
-    out[n] = (struct option){0};
-}
-
-/* Which parts this build holds; the lines are read by tandem --version as well. */
-static void print_version(void) {
-    printf("tandemd %s (%s)\n", TANDEM_VERSION, version_build_id());
-    printf("engine: %s\n", kernels_find("cuda") != NULL ? "CUDA" : "CPU");
-#ifdef CUDART_VERSION
-    printf("CUDA: %d.%d\n", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-#else
-    puts("CUDA: absent");
-#endif
-#ifdef NCCL_MAJOR
-    printf("NCCL: %d.%d.%d\n", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
-#else
-    puts("NCCL: absent");
-#endif
-}
-
-/* *is_done: the program has said what was asked for and ends well. */
-static int read_options(int argc, char **argv, daemon_options *o, bool *is_done, err *e) {
-    struct option options[32];
-    int opt;
-    int rc = OK;
-    fill_long_options(options);
-    opterr = 0;
-    *is_done = false;
-    while (rc == OK && (opt = getopt_long(argc, argv, ":", options, NULL)) != -1) {
-        if (opt == '?' || opt == ':') {
-            return err_set(e, ERR_ARG,
-                opt == '?' ? "there is no option '%s'; see tandemd --help"
-                           : "the option '%s' needs a value; see tandemd --help",
-                argv[optind - 1]);
-        }
-        if (opt == OPT_HELP || opt == OPT_VERSION) {
-            *is_done = true;
-            if (opt == OPT_HELP) {
-                fputs(usage, stdout);
-            } else {
-                print_version();
-            }
-            return OK;
-        }
-        rc = take_option(o, opt, optarg, e);
-    }
-    if (rc == OK && optind < argc) {
-        return err_set(e, ERR_ARG, "'%s' is no option; see tandemd --help", argv[optind]);
-    }
-    return rc;
+_Noreturn void daemon_fail_fast(const err *why) {
+    fprintf(stderr, "tandemd: %s\n", why->msg);
+    _exit(EXIT_CODE_PEER);
 }
 
 /* ---- places ---- */
@@ -433,12 +227,12 @@ static void fill_model_options(const daemon_state *d, const model_config *c, mod
     if (pages == 0) pages = d->o.n_slots * ((context + PAGE_TOKENS - 1) / PAGE_TOKENS);
     *out = (model_options){.dir = buf_cstr(&d->o.model_dir),
         .backend = d->o.backend.len > 0 ? buf_cstr(&d->o.backend) : NULL,
-        .world = 1,
+        .world = (int)d->o.n_ranks,
         .n_threads = (int)d->o.n_threads,
         .n_slots = (int)d->o.n_slots,
         .n_pages = (int)pages,
         .page_tokens = PAGE_TOKENS,
-        .max_rows = MAX_ROWS,
+        .max_rows = DAEMON_MAX_ROWS,
         .max_context = context,
         .without_drafts = d->o.no_drafts};
 }
@@ -499,6 +293,32 @@ static int greet(daemon_state *d, err *e) {
     return rc;
 }
 
+/* Meets the other ranks, before anybody loads. */
+static int meet_ranks(daemon_state *d, model_options *mo, err *e) {
+    if (d->o.n_ranks < 2) return OK;
+    control_settings s = {.n_slots = mo->n_slots,
+        .n_pages = mo->n_pages,
+        .page_tokens = mo->page_tokens,
+        .max_rows = mo->max_rows,
+        .max_logit_rows = mo->max_logit_rows,
+        .max_rollback = mo->max_rollback,
+        .without_drafts = mo->without_drafts,
+        .max_context = mo->max_context};
+    int rc = ranks_open(&d->o, &s, &d->ranks, e);
+    if (rc == OK) mo->exchange = ranks_exchange(d->ranks);
+    return rc;
+}
+
+static int open_model(daemon_state *d, model_options *mo, err *e) {
+    int rc = daemon_engram(&d->o, 0, mo->world, &d->store, e);
+    mo->store = d->store;
+    if (rc == OK) rc = model_open(mo, &d->model, e);
+    if (rc != OK) return rc;
+    source_from_model(d->model, &d->own);
+    d->source = d->own;
+    return d->ranks == NULL ? OK : ranks_join(d->ranks, d->model, &d->own, &d->source, e);
+}
+
 static int load(daemon_state *d, err *e) {
     model_config *c = mem_alloc(sizeof *c);
     model_options mo;
@@ -509,17 +329,20 @@ static int load(daemon_state *d, err *e) {
         fill_model_options(d, c, &mo);
         rc = check_memory(d, &mo, e);
     }
-    if (rc == OK) rc = model_open(&mo, &d->model, e);
+    if (rc == OK) rc = meet_ranks(d, &mo, e);
+    if (rc == OK) rc = open_model(d, &mo, e);
     mem_free(c);
     if (rc != OK) return rc;
-    source_from_model(d->model, &d->source);
     rc = greet(d, e);
     if (rc != OK) return rc;
     run_options ro = {.source = &d->source,
         .queue_cap = (int32_t)d->o.queue,
         .no_drafts = d->o.no_drafts,
-        .reserve_bytes = d->reserve_bytes};
-    rc = run_open(&ro, &d->run, e);
+        .reserve_bytes = d->reserve_bytes,
+        .step_limit_ms = (uint32_t)d->o.step_limit_ms};
+    rc = daemon_cache_options(&d->o, d->model, &ro, e);
+    if (rc == OK) rc = run_open(&ro, &d->run, e);
+    if (rc == OK) rc = ranks_watch(d->ranks, d->run, e);
     if (rc != OK) return rc;
     LOG(LOG_INFO, "daemon", "model loaded", "dir=%s ms=%llu", buf_cstr(&d->o.model_dir),
         (unsigned long long)(clock_mono_ms() - start));
@@ -602,13 +425,38 @@ static void drain(daemon_state *d) {
     }
 }
 
-static void wait_for_stop(void) {
+/* Until the process is asked to stop (OK) or the engine has failed for good (why). One rank that
+ * failed alone goes on answering what it can: nothing would start it again. */
+static int wait_for_end(daemon_state *d, err *why) {
     struct pollfd p = {.fd = stop_pipe[0], .events = POLLIN};
+    run_stats s;
     char byte;
-    while (poll(&p, 1, -1) <= 0) {
+    while (poll(&p, 1, d->ranks == NULL ? -1 : RANKS_LOOK_MS) <= 0) {
+        if (ranks_have_failed(d->ranks, why)) return why->code;
+        if (ranks_want_stop(d->ranks)) return OK;
+        if (d->ranks == NULL) continue;
+        run_stats_get(d->run, &s);
+        if (s.state != RUN_STATE_FAILED) continue;
+        *why = s.failure;
+        return why->code;
     }
     ssize_t n = read(stop_pipe[0], &byte, 1);
     (void)n;
+    return OK;
+}
+
+/* Everything in flight has its error; give the answers and /ready time to be seen, then end so that
+ * whoever started the ranks can start them again. */
+static int end_failed(daemon_state *d, const err *why, err *e) {
+    uint64_t deadline = clock_mono_ms() + FAIL_LINGER_MS;
+    struct pollfd p = {.fd = stop_pipe[0], .events = POLLIN};
+    run_fail(d->run, why);
+    LOG(LOG_ERROR, "daemon", "the engine ends", "message=\"%s\"", why->msg);
+    while (clock_mono_ms() < deadline && poll(&p, 1, DRAIN_LOOK_MS) <= 0) {
+    }
+    api_drain(d->api);
+    *e = *why;
+    return ERR_PEER;
 }
 
 static int serve(daemon_state *d, err *e) {
@@ -619,22 +467,29 @@ static int serve(daemon_state *d, err *e) {
     api_engine engine = {.run = d->run,
         .tokenizer = d->tokenizer,
         .max_context = d->source.info.max_context,
-        .n_slots = d->source.info.n_slots};
+        .n_slots = d->source.info.n_slots,
+        .ranks = d->ranks != NULL ? ranks_describe : NULL,
+        .ranks_ctx = d->ranks};
     api_attach(d->api, &engine);
     write_state_file(d);
     LOG(LOG_INFO, "daemon", "ready", "socket=%s model=%s slots=%d context=%lld",
         buf_cstr(&d->o.socket_path), d->model_id, engine.n_slots, (long long)engine.max_context);
-    wait_for_stop();
+    err why = ERR_INIT;
+    if (wait_for_end(d, &why) != OK) return end_failed(d, &why, e);
     LOG(LOG_INFO, "daemon", "stopping", "drain_s=%lld", (long long)d->o.drain_s);
     drain(d);
     return OK;
 }
 
-static void clean_up(daemon_state *d) {
+static void clean_up(daemon_state *d, const err *why) {
     buf path = BUF_INIT;
     api_close(d->api);
+    err ignored = ERR_INIT;
+    (void)ranks_watch(d->ranks, NULL, &ignored);
     run_close(d->run);
+    ranks_close(d->ranks, why);
     model_close(d->model);
+    engram_store_close(d->store);
     tokenizer_close(d->tokenizer);
     if (d->has_socket) {
         unlink(buf_cstr(&d->o.socket_path));
@@ -644,10 +499,7 @@ static void clean_up(daemon_state *d) {
     }
     if (d->listen_fd >= 0) close(d->listen_fd);
     if (d->lock_fd >= 0) close(d->lock_fd); /* the lock file stays: removing it would race */
-    buf_release(&d->o.model_dir);
-    buf_release(&d->o.socket_path);
-    buf_release(&d->o.log_path);
-    buf_release(&d->o.backend);
+    daemon_options_release(&d->o);
 }
 
 static int set_signals(err *e) {
@@ -661,13 +513,18 @@ static int set_signals(err *e) {
     return OK;
 }
 
+static int log_rank(const daemon_options *o) {
+    if (o->role == DAEMON_RANK) return (int)o->rank;
+    return o->role == DAEMON_SERVE && o->n_ranks > 1 ? 0 : -1;
+}
+
 static int open_log(const daemon_options *o, err *e) {
     int fd = STDERR_FILENO;
     if (o->log_path.len > 0) {
         fd = open(buf_cstr(&o->log_path), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
         if (fd < 0) return err_errno(e, "opening the log %s", buf_cstr(&o->log_path));
     }
-    log_open(&(log_options){.fd = fd, .level = o->level, .rank = -1});
+    log_open(&(log_options){.fd = fd, .level = o->level, .rank = log_rank(o)});
     return OK;
 }
 
@@ -683,33 +540,33 @@ static int prepare(daemon_state *d, err *e) {
     return rc;
 }
 
-static int exit_code(int rc) {
+int daemon_exit_code(int rc) {
     if (rc == OK) return EXIT_CODE_OK;
+    if (rc == ERR_PEER || rc == ERR_TIMEOUT || rc == ERR_NET) return EXIT_CODE_PEER;
     return rc == ERR_INTERNAL ? EXIT_CODE_INTERNAL : EXIT_CODE_REFUSED;
 }
 
+static int start(daemon_state *d, int argc, char **argv, err *e) {
+    int rc = set_signals(e);
+    if (rc == OK) rc = open_log(&d->o, e);
+    if (rc == OK && d->o.role == DAEMON_PAIR) return daemon_pair(&d->o, argc, argv, e);
+    if (rc == OK) rc = prepare(d, e);
+    if (rc == OK && d->o.role == DAEMON_RANK) return daemon_rank(&d->o, e);
+    return rc == OK ? serve(d, e) : rc;
+}
+
 int main(int argc, char **argv) {
-    daemon_state d = {.lock_fd = -1,
-        .listen_fd = -1,
-        .o = {.n_slots = SLOTS_DEFAULT,
-            .queue = 64,
-            .drain_s = DRAIN_S_DEFAULT,
-            .reserve_mib = -1,
-            .temperature = -1.0,
-            .top_p = -1.0,
-            .level = LOG_INFO}};
+    daemon_state d = {.lock_fd = -1, .listen_fd = -1};
     err e = ERR_INIT;
     bool is_done = false;
-    int rc = read_options(argc, argv, &d.o, &is_done, &e);
+    daemon_options_init(&d.o);
+    int rc = daemon_read_options(argc, argv, &d.o, &is_done, &e);
     int code = rc == OK ? EXIT_CODE_OK : EXIT_CODE_USAGE;
     if (rc == OK && !is_done) {
-        rc = set_signals(&e);
-        if (rc == OK) rc = open_log(&d.o, &e);
-        if (rc == OK) rc = prepare(&d, &e);
-        if (rc == OK) rc = serve(&d, &e);
-        code = exit_code(rc);
+        rc = start(&d, argc, argv, &e);
+        code = daemon_exit_code(rc);
     }
     if (rc != OK) fprintf(stderr, "tandemd: %s\n", e.msg);
-    clean_up(&d);
+    clean_up(&d, rc != OK ? &e : NULL);
     return code;
 }

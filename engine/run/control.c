@@ -1,6 +1,7 @@
 /* Rank 0's side: calls go out, then are made here. */
 #include "engine/run/control.h"
 
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -21,7 +22,8 @@ struct control {
     /* Calls that wait for the next one that must arrive. */
     uint8_t *out;
     size_t n_out, out_cap;
-    int rc; /* first failure; every later call gives it again */
+    _Atomic uint32_t exchange_us; /* moving mean; UINT32_MAX: none yet */
+    int rc;                       /* first failure; every later call gives it again */
     err broken;
 };
 
@@ -120,6 +122,19 @@ static int settle(control *c, int rc, err *e) {
 
 /* ---- the source ---- */
 
+/* A moving mean over about 16 steps. */
+static void count_exchange(control *c, uint64_t ns) {
+    uint32_t old = atomic_load_explicit(&c->exchange_us, memory_order_relaxed);
+    uint64_t us = ns / 1000 < UINT32_MAX ? ns / 1000 : UINT32_MAX - 1;
+    if (old != UINT32_MAX) us = ((uint64_t)old * 15 + us) / 16;
+    atomic_store_explicit(&c->exchange_us, (uint32_t)us, memory_order_relaxed);
+}
+
+double control_exchange_ms(const control *c) {
+    uint32_t us = atomic_load_explicit(&c->exchange_us, memory_order_relaxed);
+    return us == UINT32_MAX ? -1.0 : us / 1e3;
+}
+
 static int step(void *self, const batch_plan *plan, step_result *out, err *e) {
     control *c = self;
     size_t n = call_plan_bytes(plan);
@@ -128,7 +143,13 @@ static int step(void *self, const batch_plan *plan, step_result *out, err *e) {
     (void)call_plan_write(plan, at);
     end_call(c, n);
     int rc = agree(c, e);
-    return rc == OK ? settle(c, c->inner->step(c->inner->self, plan, out, e), e) : rc;
+    if (rc != OK) return rc;
+    uint64_t before = 0, after = 0, calls = 0;
+    exchange_usage(c->x, &before, &calls);
+    rc = settle(c, c->inner->step(c->inner->self, plan, out, e), e);
+    exchange_usage(c->x, &after, &calls);
+    count_exchange(c, after - before);
+    return rc;
 }
 
 static int draft(void *self, const draft_request *requests, int n, draft_result *out, err *e) {
@@ -234,6 +255,7 @@ int control_open(const control_options *o, control **out, run_source *source, er
     *out = NULL;
     c->inner = o->source;
     c->x = o->exchange;
+    atomic_store(&c->exchange_us, UINT32_MAX);
     c->n_fds = o->world - 1;
     c->timeout_ms = o->timeout_ms > 0 ? o->timeout_ms : CONTROL_DEFAULT_MS;
     memcpy(c->fd, o->fds, (size_t)c->n_fds * sizeof *c->fd);

@@ -42,6 +42,8 @@ typedef struct control_options {
 
 /* Rank 0: out becomes a source whose calls go to all ranks; valid until control_close. */
 int control_open(const control_options *options, control **c, run_source *out, err *e);
+/* Time of the exchanges of a step, mean over the last ones; below 0: no step yet. Any thread. */
+double control_exchange_ms(const control *c);
 /* Ends waits of the step thread in control and exchange with this error. Any thread. */
 void control_abort(control *c, const err *why);
 /* Tells the other ranks that the engine ends on purpose, closes. NULL allowed. */

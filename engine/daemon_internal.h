@@ -1,0 +1,90 @@
+/* Shared by the files of tandemd: the engine that serves (rank 0), the other ranks and the pair
+ * that starts both on one machine. Each part runs on the main thread of its process. */
+#ifndef TANDEM_ENGINE_DAEMON_INTERNAL_H
+#define TANDEM_ENGINE_DAEMON_INTERNAL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/api/api.h"
+#include "engine/base/buf.h"
+#include "engine/base/err.h"
+#include "engine/base/log.h"
+#include "engine/dist/meet.h"
+#include "engine/model/model.h"
+#include "engine/run/control.h"
+#include "engine/run/run.h"
+
+/* Exit codes, the same for all programs. PEER: another rank was lost; a new start may help. */
+enum {
+    EXIT_CODE_OK = 0,
+    EXIT_CODE_USAGE = 2,
+    EXIT_CODE_REFUSED = 20,
+    EXIT_CODE_PEER = 40,
+    EXIT_CODE_INTERNAL = 50
+};
+enum { DAEMON_MAX_ROWS = 256 }; /* of one step */
+enum { DAEMON_SERVE, DAEMON_RANK, DAEMON_PAIR };
+
+typedef struct daemon_options {
+    int role; /* DAEMON_... */
+    buf model_dir, socket_path, log_path, backend, engram_dir;
+    int64_t n_slots, context, n_threads, n_pages, queue, drain_s, reserve_mib, port;
+    int64_t n_ranks, rank, meet_port, meet_s, meet_fd, engram_cache_mib, step_limit_ms, n_restarts;
+    char address[64];          /* "" : no TCP endpoint */
+    char meet_address[64];     /* "" : 127.0.0.1 */
+    double temperature, top_p; /* below 0: not given */
+    bool thinks, is_strict_model, no_drafts;
+    buf cache_dir; /* empty: no disk cache */
+    int64_t cache_disk_mib, cache_age_hours, cache_ram_mib;
+    bool is_cache_per_key, no_cache;
+    log_level level;
+} daemon_options;
+
+/* daemon_options.c */
+void daemon_options_init(daemon_options *o);
+void daemon_options_release(daemon_options *o);
+/* *is_done: the program has said what was asked for and ends well. */
+int daemon_read_options(int argc, char **argv, daemon_options *o, bool *is_done, err *e);
+
+/* daemon_cache.c: fills the cache part of out; cache_dir stays o's. */
+int daemon_cache_options(const daemon_options *o, const model *m, run_options *out, err *e);
+
+/* daemon.c */
+/* Becomes readable when the process is asked to stop. */
+int daemon_stop_fd(void);
+void daemon_ask_to_stop(void);
+int daemon_exit_code(int rc);
+/* Ends the process in the middle of loading because another rank is gone. */
+_Noreturn void daemon_fail_fast(const err *why);
+
+/* daemon_ranks.c: rank 0's side of several ranks. */
+typedef struct ranks ranks;
+/* The start's secret and id from standard input; also a digest of the model's files. */
+int ranks_read_start(meet_options *m, err *e);
+int ranks_model_digest(const char *dir, uint64_t *out, err *e);
+/* Waits for the other ranks, tells them the settings, starts the heartbeats. */
+int ranks_open(const daemon_options *o, const control_settings *s, ranks **out, err *e);
+exchange *ranks_exchange(const ranks *r);
+/* After the own model stands: waits until the others are loaded alike; out: the source for all. */
+int ranks_join(ranks *r, model *m, const run_source *own, run_source *out, err *e);
+/* From now on a lost rank fails this run; NULL: none any more. ERR_PEER: one is lost already. */
+int ranks_watch(ranks *r, run *served, err *e);
+/* A rank was lost; why it is. */
+bool ranks_have_failed(ranks *r, err *why);
+/* Another rank was asked to stop: the engine shall drain. */
+bool ranks_want_stop(ranks *r);
+/* The ranks for the API, see api_engine. */
+int ranks_describe(void *ctx, api_rank *out, int cap);
+/* With why: tells the others that this rank failed. NULL: a clean stop. */
+void ranks_close(ranks *r, const err *why);
+
+/* daemon_rank.c, daemon_pair.c: the whole program in these roles. */
+int daemon_rank(const daemon_options *o, err *e);
+/* argv: the own arguments; both ranks get them. */
+int daemon_pair(const daemon_options *o, int argc, char **argv, err *e);
+
+/* daemon_engram.c: packed Engram tables where there are any; *out NULL: those of the model. */
+int daemon_engram(const daemon_options *o, int rank, int world, engram_store **out, err *e);
+
+#endif
