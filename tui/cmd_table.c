@@ -137,6 +137,39 @@ static const cmd_option SUPPORT_OPTIONS[] = {
 
 static const cmd_option JSON_ONLY[] = {JSON_OPTION, END_OPTION};
 
+#define JOB_OPTIONS                                                                                \
+    {"profile", 0, "NAME", "manifest to use; the setting PROFILE", COMPLETE_NONE},                 \
+        {"background", 'b', NULL, "do not watch it", COMPLETE_NONE},                               \
+        {"attach", 0, NULL, "only watch one that runs, or say how the last one ended",             \
+            COMPLETE_NONE},                                                                        \
+        {"pause", 0, NULL, "stop it in order; the same command goes on later", COMPLETE_NONE},     \
+        {"cancel", 0, NULL, "stop it; what arrived is kept", COMPLETE_NONE}, {                     \
+        "job", 0, NULL, "do the work in this process, without watching", COMPLETE_NONE             \
+    }
+
+static const cmd_option DOWNLOAD_OPTIONS[] = {
+    JOB_OPTIONS,
+    {"rate", 0, "MB/S", "change the limit of one that runs; 0 is none", COMPLETE_NONE},
+    {"connections", 0, "N", "change the connections of one that runs", COMPLETE_NONE},
+    {"json", 0, NULL, "print one JSON object a line while it runs", COMPLETE_NONE},
+    END_OPTION,
+};
+
+static const cmd_option COPY_OPTIONS[] = {
+    JOB_OPTIONS,
+    {"json", 0, NULL, "print one JSON object a line while it runs", COMPLETE_NONE},
+    END_OPTION,
+};
+
+static const cmd_option LOCK_OPTIONS[] = {
+    {"profile", 0, "NAME", "profile to lock; the setting PROFILE", COMPLETE_NONE},
+    {"weights", 0, "OWNER/NAME[@REV]", "repository of the weights", COMPLETE_NONE},
+    {"engram", 0, "OWNER/NAME[@REV]", "repository of the Engram tables", COMPLETE_NONE},
+    {"yes", 'y', NULL, "do not ask", COMPLETE_NONE},
+    JSON_OPTION,
+    END_OPTION,
+};
+
 static const cmd_option QUANTIZE_OPTIONS[] = {
     {"bits", 'b', "MAP", "rules PATTERN=BITS,... (* and ? match), demo, or @FILE", COMPLETE_NONE},
     {"threads", 0, "N", "threads; not given: one for each core", COMPLETE_NONE},
@@ -235,6 +268,19 @@ static const cmd_entry ENTRIES[] = {
         "folder. BITS is 1 to 8, also 1.5, 2.5 and 3.5; or keep, f16, bf16, f32 for tensors that stay "
         "plain. Ctrl-C stops; finished matrices are kept and the same command goes on with them.",
         QUANTIZE_OPTIONS, COMPLETE_DIR, cmd_model_quantize},
+    {"model", "lock", "", 0, 0, "ask the hub once for commits and digests, and fix them",
+        "For profiles whose commits the program does not know. Sizes, architecture and digests are "
+        "checked against what is known; names that are not known for certain must be given.",
+        LOCK_OPTIONS, COMPLETE_NONE, cmd_model_lock},
+    {"download", NULL, "", 0, 0, "load the model of the profile into the data folder",
+        "Runs as a job of its own that goes on when this program ends; Ctrl-C only stops watching. "
+        "Finished parts are kept across pauses and crashes. Nothing is put under its final name "
+        "before its digest was compared with the manifest.",
+        DOWNLOAD_OPTIONS, COMPLETE_NONE, cmd_download},
+    {"copy", NULL, "", 0, 0, "copy the model of the profile to the worker",
+        "Over both rails, with a receiver that is started by ssh; a job like download. The worker "
+        "compares each file with the manifest itself.",
+        COPY_OPTIONS, COMPLETE_NONE, cmd_copy},
     {"sessions", "list", "", 0, 0, "kept sessions, newest first", NULL, JSON_ONLY, COMPLETE_NONE,
         cmd_sessions_list},
     {"sessions", "show", "NAME", 1, 1, "print a session", NULL, SHOW_OPTIONS, COMPLETE_SESSION,
