@@ -95,6 +95,9 @@ void nfa_add_ranges(nfa *n, const uint32_t (*ranges)[2], size_t n_ranges, uint32
     ends[1] = end;
 }
 
+/* States looked at while one automaton is made: about a third of a second. */
+#define WORK_MAX 40000000u
+
 /* The subset construction. A set is the sorted list of its range, end and match states. */
 typedef struct subsets {
     const nfa *n;
@@ -109,6 +112,7 @@ typedef struct subsets {
     uint32_t *stack; /* [2 * n->len + 2] */
     uint32_t *list;  /* [n->len] a set in the making */
     uint32_t list_len;
+    uint64_t n_work; /* states looked at */
 } subsets;
 
 enum { AT_START = 1, AT_END = 2 };
@@ -119,6 +123,7 @@ static void closure(subsets *s, uint32_t state, int where) {
     s->stack[top++] = state;
     while (top > 0) {
         uint32_t i = s->stack[--top];
+        s->n_work++;
         if (i == NFA_NONE || s->mark[i] == s->mark_now) continue;
         s->mark[i] = s->mark_now;
         const nfa_state *q = &s->n->states[i];
@@ -208,6 +213,7 @@ static bool set_accepts(subsets *s, uint32_t set) {
 static uint32_t set_step(subsets *s, uint32_t set, uint8_t byte) {
     s->mark_now++;
     s->list_len = 0;
+    s->n_work += s->first[set + 1] - s->first[set];
     for (size_t i = s->first[set]; i < s->first[set + 1]; i++) {
         const nfa_state *q = &s->n->states[s->items[i]];
         if (q->kind == NFA_RANGE && byte >= q->lo && byte <= q->hi) closure(s, q->a, 0);
@@ -234,10 +240,9 @@ static uint32_t byte_classes(const nfa *n, uint8_t class_of[256], uint8_t sample
 }
 
 static int build(subsets *s, dfa *raw, const uint8_t sample[256], err *e) {
-    size_t cap = 0, n_work = 0;
+    size_t cap = 0;
     for (uint32_t set = 0; set < s->n_sets; set++) {
-        n_work += s->first[set + 1] - s->first[set];
-        if (s->n_sets > DFA_MAX_STATES || n_work > 4000000) {
+        if (s->n_sets > DFA_MAX_STATES || s->n_work > WORK_MAX) {
             return err_set(e, ERR_LIMIT, "pattern: its automaton is too large");
         }
         if (set + 2 > cap) {
