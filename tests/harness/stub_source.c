@@ -9,6 +9,9 @@
 #define STUB_MAX_ROWS 16
 #define STUB_LOGIT_LOW (-1e6f)
 #define STUB_LOGIT_HIGH 40.0f
+/* Wishes so far apart that no temperature mixes them. */
+#define STUB_LOGIT_FIRST 8000.0f
+#define STUB_LOGIT_STEP 400.0f
 /* Wishes that stand at the same time. */
 #define STUB_AHEAD 16
 
@@ -18,15 +21,19 @@ struct stub {
     int32_t n_prompt[RUN_MAX_SLOTS];
     float *logits; /* [n_slots][n_vocab] */
     int32_t first_logit[RUN_MAX_SLOTS];
-    int32_t cursor[RUN_MAX_SLOTS]; /* into preferred */
+    stub_list wishes[RUN_MAX_SLOTS];
+    int32_t cursor[RUN_MAX_SLOTS]; /* into wishes */
     uint8_t is_finite[RUN_MAX_SLOTS];
 };
 
 static void begin(void *self, int slot, const int32_t *prompt, int32_t n_prompt) {
     stub *s = self;
-    (void)prompt;
     s->n_prompt[slot] = n_prompt;
     s->cursor[slot] = 0;
+    s->wishes[slot] = (stub_list){s->script.preferred, s->script.n_preferred};
+    if (s->script.choose != NULL) {
+        s->wishes[slot] = s->script.choose(s->script.choose_ctx, prompt, n_prompt);
+    }
 }
 
 static void reset(void *self, int slot) {
@@ -62,8 +69,9 @@ static int32_t token_at(const stub *s, int64_t i) {
 static void follow(stub *s, const plan_span *span) {
     int32_t *cursor = &s->cursor[span->slot];
     if (span->kind == PLAN_PROMPT) return;
-    for (int32_t i = *cursor; i < s->script.n_preferred && i < *cursor + STUB_AHEAD; i++) {
-        if (s->script.preferred[i] != span->tokens[0]) continue;
+    const stub_list *wishes = &s->wishes[span->slot];
+    for (int32_t i = *cursor; i < wishes->n && i < *cursor + STUB_AHEAD; i++) {
+        if (wishes->tokens[i] != span->tokens[0]) continue;
         *cursor = i + 1;
         return;
     }
@@ -78,7 +86,8 @@ static void fill_preferred(stub *s, int32_t i_row, int slot) {
     row[s->script.eos_id] = 1.0f;
     for (int32_t k = STUB_AHEAD; k-- > 0;) {
         int32_t i = s->cursor[slot] + k;
-        if (i < s->script.n_preferred) row[s->script.preferred[i]] = STUB_LOGIT_HIGH - (float)k;
+        if (i < s->wishes[slot].n)
+            row[s->wishes[slot].tokens[i]] = STUB_LOGIT_FIRST - STUB_LOGIT_STEP * (float)k;
     }
 }
 
@@ -119,7 +128,7 @@ static int step(void *self, const batch_plan *plan, step_result *out, err *e) {
         out->n_rows += span->n_rows;
         if (span->logits == PLAN_LOGITS_NONE) continue;
         s->first_logit[i] = n_logits;
-        if (s->script.preferred != NULL) {
+        if (s->script.preferred != NULL || s->script.choose != NULL) {
             follow(s, span);
             fill_preferred(s, n_logits++, span->slot);
             continue;

@@ -10,6 +10,11 @@
 
 typedef enum stub_end { STUB_END_EOS, STUB_END_ERROR, STUB_END_PEER_LOST } stub_end;
 
+typedef struct stub_list {
+    const int32_t *tokens;
+    int32_t n;
+} stub_list;
+
 typedef struct stub_script {
     const char *const *pieces; /* [n_pieces]; borrowed */
     int32_t n_pieces;
@@ -21,6 +26,9 @@ typedef struct stub_script {
      * skipped; what is allowed comes next. */
     const int32_t *preferred; /* [n_preferred]; borrowed; NULL: pieces */
     int32_t n_preferred;
+    /* Chooses what a stream prefers by its prompt; NULL: the list above. Any thread of the run. */
+    stub_list (*choose)(void *ctx, const int32_t *prompt, int32_t n_prompt);
+    void *choose_ctx;
     int32_t n_slots;     /* 0: 4 */
     int32_t max_rows;    /* of one step; 0: 16 */
     int64_t max_context; /* 0: 8192 */
