@@ -18,7 +18,10 @@ bool check_link(check_context *c, check_result *r) {
             c->is_prepared[k] = false;
         }
         const link_node *both[2] = {c->link[0], c->link[1]};
-        if (c->link_state == 1) link_make_plan(both, &c->plan);
+        const link_names names = {{{settings_get(c->settings, "HEAD_IF_A"),
+                                       settings_get(c->settings, "HEAD_IF_B")},
+            {settings_get(c->settings, "WORKER_IF_A"), settings_get(c->settings, "WORKER_IF_B")}}};
+        if (c->link_state == 1) link_make_plan(both, &names, &c->plan);
     }
     if (c->link_state == 2) check_unknown(r, "The network devices", &c->link_err);
     return c->link_state == 1;

@@ -94,8 +94,13 @@ typedef struct link_plan {
     link_rail rail[LINK_NODES][LINK_RAILS]; /* [0] head, [1] worker */
     char reason[400];
 } link_plan;
-/* node[0] is the head. Never fails: what cannot be planned is a verdict. */
-void link_make_plan(const link_node *const node[LINK_NODES], link_plan *out);
+/* Devices named by the owner, in place of what would be found; "" none. */
+typedef struct link_names {
+    const char *netdev[LINK_NODES][LINK_RAILS];
+} link_names;
+/* node[0] is the head; names may be NULL. Never fails: what cannot be planned is a verdict. */
+void link_make_plan(
+    const link_node *const node[LINK_NODES], const link_names *names, link_plan *out);
 
 /* One machine's netplan files as far as they matter here. */
 typedef struct link_netplan {

@@ -71,6 +71,15 @@ static bool is_candidate(const link_node *n, const link_if *f) {
     return n->n_rdma == 0 || link_find_rdma(n, f->name) != NULL;
 }
 
+/* The devices the owner names, also where the machine has no such card. */
+static int named_port(const link_node *n, const char *const name[LINK_RAILS], port out[4]) {
+    const link_if *a = link_find_if(n, name[0]), *b = link_find_if(n, name[1]);
+    if (a == NULL || b == NULL || a == b) return 0;
+    out[0] =
+        (port){{a, b}, a->pci[0] != '\0' ? a->pci[strlen(a->pci) - 1] : 0, a->is_up && b->is_up};
+    return 1;
+}
+
 static int find_ports(const link_node *n, port out[4]) {
     int count = 0;
     for (int i = 0; i < n->n_ifs; i++) {
@@ -247,14 +256,19 @@ static void give_reason(link_plan *p) {
                    : texts[p->verdict]);
 }
 
-void link_make_plan(const link_node *const node[LINK_NODES], link_plan *out) {
+void link_make_plan(
+    const link_node *const node[LINK_NODES], const link_names *names, link_plan *out) {
     port ports[LINK_NODES][4];
     int count[LINK_NODES];
     planning w = {.node = node, .out = out};
     memset(out, 0, sizeof *out);
     out->verdict = LINK_NO_CARD;
-    for (int n = 0; n < LINK_NODES; n++)
-        count[n] = find_ports(node[n], ports[n]);
+    for (int n = 0; n < LINK_NODES; n++) {
+        bool is_named =
+            names != NULL && names->netdev[n][0][0] != '\0' && names->netdev[n][1][0] != '\0';
+        count[n] = is_named ? named_port(node[n], names->netdev[n], ports[n])
+                            : find_ports(node[n], ports[n]);
+    }
     if (count[0] > 0 && count[1] > 0) {
         out->verdict = LINK_NO_CABLE;
         w.p[0] = pick_port(ports[0], count[0], 0);

@@ -19,7 +19,10 @@ int cmd_link_facts(cmd_nodes *n, link_node *facts[2], link_plan *plan, err *e) {
         if (rc != OK) return rc;
     }
     const link_node *both[2] = {facts[0], facts[1]};
-    link_make_plan(both, plan);
+    const settings *s = n->settings;
+    const link_names names = {{{settings_get(s, "HEAD_IF_A"), settings_get(s, "HEAD_IF_B")},
+        {settings_get(s, "WORKER_IF_A"), settings_get(s, "WORKER_IF_B")}}};
+    link_make_plan(both, &names, plan);
     return OK;
 }
 
