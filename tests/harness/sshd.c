@@ -71,8 +71,8 @@ static bool run_server(sshd *s) {
     (void)buf_printf(&conf,
         "Port %d\nListenAddress 127.0.0.1\nHostKey %s/host\nAuthorizedKeysFile %s/authorized_keys\n"
         "PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n"
-        "MaxSessions 64\nMaxStartups 100\nPrintMotd no\n",
-        s->port, s->dir, s->dir);
+        "MaxSessions 64\nMaxStartups 100\nPrintMotd no\nSetEnv HOME=%s/home\n",
+        s->port, s->dir, s->dir, s->dir);
     (void)buf_printf(&path, "%s/sshd_config", s->dir);
     bool is_written = file_write_atomic(buf_cstr(&path), conf.data, conf.len, 0600, NULL) == OK;
     const char *argv[] = {"/usr/sbin/sshd", "-D", "-f", buf_cstr(&path), NULL};
@@ -111,6 +111,9 @@ bool sshd_start(sshd *s) {
     (void)snprintf(public_key, sizeof public_key, "%s.pub", s->key);
     (void)snprintf(keys, sizeof keys, "%s/authorized_keys", s->dir);
     s->port = free_port();
+    char there[240];
+    (void)snprintf(there, sizeof there, "%s/home", s->dir);
+    (void)mkdir(there, 0755);
     (void)snprintf(s->target, sizeof s->target, "%s@127.0.0.1:%d", pw->pw_name, s->port);
     const char *copy[] = {"cp", public_key, keys, NULL};
     if (s->port > 0 && make_key(host) && make_key(s->key) && sshd_tool(copy) && run_server(s))

@@ -7,7 +7,7 @@
 #include <sys/types.h>
 
 typedef struct sshd {
-    char dir[200];         /* the folder; HOME of the tests may be DIR/home */
+    char dir[200];         /* the folder; DIR/home is HOME of who logs in */
     char key[240];         /* DIR/id_ed25519, allowed to log in */
     char known_hosts[240]; /* DIR/known_hosts, made by sshd_trust */
     char target[120];      /* user@127.0.0.1:PORT */
