@@ -70,7 +70,7 @@ static int prepare_file(hub *h, hub_file *f, const manifest_file *mf, err *e) {
     f->taken = mem_alloc(f->r.n_units + 1);
     if (store_ok_holds(&h->s, f->rel, mf)) {
         f->state = HUB_OK;
-        return OK;
+        return store_remove(&h->s, f->journal, e); /* left when an end came just before this */
     }
     rc = store_stat(&h->s, f->rel, &st, NULL);
     if (rc == OK && (uint64_t)st.st_size == mf->size) {

@@ -80,7 +80,7 @@ static int check_final(receiver *r, received *f, err *e) {
     bool is_right = false;
     if (store_ok_holds(&r->st, f->rel, f->f)) {
         f->state = SOUND;
-        return OK;
+        return store_remove(&r->st, f->journal, e);
     }
     int rc = store_stat(&r->st, f->rel, &st, NULL);
     if (rc == ERR_NOT_FOUND) return OK;
