@@ -3,6 +3,8 @@
 #include "engine/base/clock.h"
 #include "engine/run/run_internal.h"
 
+#define COPY_AVERAGE 0.1
+
 static bool is_stop(const ticket *t, int32_t token) {
     for (int32_t i = 0; i < t->n_stop_ids; i++) {
         if (t->stop_ids[i] == token) return true;
@@ -71,12 +73,19 @@ static void fail_stream(run *r, stream *s, int code, const char *what, int64_t p
     stream_end(r, s, RUN_END_ERROR, -1, &why);
 }
 
+/* The guard found a value that is not finite; where the store said why, that is the reason. */
+static void fail_row(run *r, stream *s, const step_result *result, int64_t position) {
+    const char *what =
+        result->fault != NULL ? result->fault->msg : "the model gave a value that is not finite";
+    fail_stream(r, s, ERR_INTERNAL, what, position);
+}
+
 /* One row: guard, draw, keep. True if the stream goes on with *token. */
 static bool take_row(
     run *r, stream *s, const step_result *result, int32_t i_row, int64_t position, int32_t *token) {
     sample_pick pick;
     if (!result->is_finite[i_row]) {
-        fail_stream(r, s, ERR_INTERNAL, "the model gave a value that is not finite", position);
+        fail_row(r, s, result, position);
         return false;
     }
     const float *logits = result->logits + (size_t)i_row * (size_t)r->info.n_vocab;
@@ -100,6 +109,13 @@ static void count_kept(run *r, ticket *t, int32_t i_draft) {
     atomic_fetch_add_explicit(&r->accepted_at[i_draft], 1, memory_order_relaxed);
 }
 
+/* Chances that were had: those kept and the one that was not. */
+static void note_copy(stream *s, int32_t n_kept, int32_t n_draft) {
+    for (int32_t i = 0; i < n_draft && i <= n_kept; i++) {
+        s->copy_rate += COPY_AVERAGE * ((i < n_kept ? 1.0 : 0.0) - s->copy_rate);
+    }
+}
+
 /* A draft is kept while it equals what serial decoding draws at its position; the row behind the
  * last kept one gives one more token. The stream may end on the way, so nothing of its ticket is
  * touched after a row that ended it. */
@@ -108,13 +124,16 @@ static void absorb_verify(
     int32_t n_draft = span->n_rows - 1;
     s->is_open = true;
     count_drafted(r, s->t, n_draft);
+    int32_t n_kept = 0;
     for (int32_t i = 0;; i++) {
         int32_t token = -1;
         s->n_done = (int32_t)span->pos + i + 1;
         if (!take_row(r, s, result, first + i, span->pos + i + 1, &token)) return;
         if (i >= n_draft || token != span->tokens[i + 1]) break;
         count_kept(r, s->t, i);
+        n_kept++;
     }
+    if (s->is_copy) note_copy(s, n_kept, n_draft);
     err why = ERR_INIT;
     int rc = r->source->commit(r->source->self, span->slot, s->n_done, &why);
     if (rc != OK) {
@@ -135,6 +154,10 @@ void run_absorb(
         return;
     }
     s->n_done += span->n_rows;
+    if (result->is_span_finite != NULL && !result->is_span_finite[i_span]) {
+        fail_row(r, s, result, span->pos);
+        return;
+    }
     if (span->kind == PLAN_PROMPT) {
         atomic_store_explicit(&s->t->n_prefilled, s->n_done, memory_order_relaxed);
         atomic_fetch_add_explicit(

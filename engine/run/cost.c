@@ -5,7 +5,9 @@
 /* Older steps fade with this factor: about the last 50 steps count. */
 #define COST_DECAY 0.98
 #define DRAFT_AVERAGE 0.1
-#define MIXED_AVERAGE 0.5
+/* A step that took longer counts at once, one that was shorter bit by bit: the gap is a promise. */
+#define MIXED_RISE 0.8
+#define MIXED_FALL 0.3
 /* So many drafts in a row that do not pay their own time, and the stream goes that many steps
  * without before it tries again. */
 #define DRAFT_LOSSES 4
@@ -56,9 +58,9 @@ double step_cost_of(const step_cost *c, int32_t n_rows) {
 
 void step_cost_add_mixed(step_cost *c, int32_t n_rows, uint64_t ns) {
     double row_ns = (double)ns / (double)n_rows;
-    c->mixed_row_ns = c->mixed_row_ns > 0.0
-                          ? c->mixed_row_ns + MIXED_AVERAGE * (row_ns - c->mixed_row_ns)
-                          : row_ns;
+    double share = row_ns > c->mixed_row_ns ? MIXED_RISE : MIXED_FALL;
+    if (!(c->mixed_row_ns > 0.0)) share = 1.0;
+    c->mixed_row_ns += share * (row_ns - c->mixed_row_ns);
 }
 
 int32_t step_cost_rows(const step_cost *c, double limit_ns, int32_t floor_rows, int32_t max_rows) {
@@ -84,6 +86,24 @@ bool draft_policy_wants(draft_policy *p) {
     if (p->skip_left == 0) return true;
     p->skip_left--;
     return false;
+}
+
+int32_t draft_copy_choose(const step_cost *c, double rate, int32_t n, int32_t n_other) {
+    double survival = 1.0;
+    double expected = 1.0;
+    double best_rate = 0.0;
+    int32_t best = 0;
+    for (int32_t k = 0; k <= n; k++) {
+        double ns = step_cost_of(c, n_other + 1 + k);
+        if (!(ns > 0.0)) return n;
+        if (expected / ns > best_rate) {
+            best_rate = expected / ns;
+            best = k;
+        }
+        survival *= rate;
+        expected += survival;
+    }
+    return best;
 }
 
 int32_t draft_policy_choose(

@@ -34,6 +34,9 @@ int32_t step_cost_rows(const step_cost *c, double limit_ns, int32_t floor_rows, 
 void draft_policy_reset(draft_policy *p);
 /* Whether to draft for this stream before its next step. */
 bool draft_policy_wants(draft_policy *p);
+/* How many of n copied drafts to verify, each kept with probability rate if the ones before it are;
+ * they cost nothing to make. */
+int32_t draft_copy_choose(const step_cost *c, double rate, int32_t n, int32_t n_other);
 /* How many of n drafts to verify, from their confidence logits and the costs; n_other rows share
  * the step. */
 int32_t draft_policy_choose(

@@ -21,6 +21,7 @@ static void free_parts(run *r) {
     }
     for (int i = 0; i < RUN_MAX_SLOTS; i++) {
         mem_free(r->streams[i].pages);
+        copy_draft_free(r->streams[i].copies);
     }
     mem_free(r->waiting);
     disk_close(r->disk);
@@ -64,6 +65,7 @@ int run_open(const run_options *options, run **out, err *e) {
         (int32_t)((r->info.max_context + r->info.page_tokens - 1) / r->info.page_tokens) + 1;
     for (int i = 0; i < r->info.n_slots; i++) {
         r->streams[i].pages = mem_array((size_t)r->pages_cap, sizeof(int32_t));
+        r->streams[i].copies = copy_draft_new();
     }
     step_cost_reset(&r->cost);
     r->prefixes = reuse_open(r);

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "engine/run/copy_draft.h"
 #include "engine/run/cost.h"
 #include "engine/run/disk.h"
 #include "engine/run/memory.h"
@@ -79,6 +80,9 @@ typedef struct stream {
     float confidence[RUN_DRAFT_MAX];
     int32_t span_tokens[RUN_DRAFT_MAX + 1];
     draft_policy policy;
+    copy_draft *copies; /* owned */
+    double copy_rate;   /* of copied drafts, how many are kept, moving */
+    bool is_copy;       /* the drafts are copied */
     int32_t node;       /* of the prefix cache: whole pages that are in it already */
     int32_t n_in_cache; /* pages up to node */
     int32_t branch_at;  /* others went on from here: worth a mark; 0: nowhere */

@@ -11,6 +11,9 @@
 
 /* A prompt slice beside running streams is never smaller than this, however slow the machine. */
 #define PROMPT_ROWS_MIN 16
+#define COPY_FORGIVE 0.01
+/* Of the allowed gap, what a step is planned to take: steps differ, and drafts come on top. */
+#define GAP_SHARE 0.7
 
 typedef struct step_work {
     plan_view views[RUN_MAX_SLOTS];
@@ -64,7 +67,7 @@ static void fill_span(run *r, step_work *w, int32_t slot, int32_t n_rows) {
 }
 
 static int32_t make_plan(run *r, step_work *w) {
-    double gap_ns = (double)r->options.gap_ms * 1e6;
+    double gap_ns = (double)r->options.gap_ms * 1e6 * GAP_SHARE;
     int32_t prompt_rows = step_cost_rows(&r->cost, gap_ns, PROMPT_ROWS_MIN, r->info.max_rows);
     plan_limits limits = {.max_rows = r->info.max_rows,
         .max_logit_rows = r->info.max_logit_rows,
@@ -103,18 +106,61 @@ static void fail_step(run *r, step_work *w, int rc, const err *why) {
     }
 }
 
+/* Drafts that a stream may still use. */
+static int32_t room_for_drafts(const run *r, const stream *s) {
+    int32_t left = s->t->max_tokens - (s->n_known - s->t->n_prompt) - 1;
+    int32_t most = r->info.max_rollback > 0 && r->info.max_rollback < RUN_DRAFT_MAX
+                       ? r->info.max_rollback
+                       : RUN_DRAFT_MAX;
+    return left < most ? left : most;
+}
+
+/* True if the context itself says how it may go on. */
+static bool draft_by_copy(run *r, stream *s, int32_t n_other) {
+    int32_t most = r->info.max_rollback > 0 ? room_for_drafts(r, s) : 0;
+    s->is_copy = false;
+    if (most < 2) return false;
+    int32_t n = copy_draft_find(s->copies, s->t->tokens, s->n_known, most, s->draft);
+    if (n < 2) return false;
+    s->n_draft = draft_copy_choose(&r->cost, s->copy_rate, n, n_other);
+    s->is_copy = s->n_draft > 0;
+    /* A rate that fell is tried again after a while. */
+    if (!s->is_copy) s->copy_rate += (1.0 - s->copy_rate) * COPY_FORGIVE;
+    return s->is_copy;
+}
+
+static int32_t count_decoding(const run *r) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < r->info.n_slots; i++) {
+        const stream *s = &r->streams[i];
+        n += s->t != NULL && s->n_known > s->t->n_prompt;
+    }
+    return n;
+}
+
+static void take_drafts(run *r, step_work *w, int n, const draft_result *result, int32_t n_other) {
+    for (int i = 0; i < n; i++) {
+        stream *s = &r->streams[w->slots[i]];
+        int32_t most = room_for_drafts(r, s);
+        most = most < result->block ? most : result->block;
+        const float *confidence = result->confidence + (size_t)i * (size_t)result->block;
+        s->n_draft = draft_policy_choose(&s->policy, &r->cost, confidence, most, n_other);
+        memcpy(s->draft, result->tokens + (size_t)i * (size_t)result->block,
+            (size_t)s->n_draft * sizeof *s->draft);
+    }
+}
+
 /* Drafts for every stream that waits for its next token and has room for more than one. */
 static void draft_next(run *r, step_work *w) {
     err why = ERR_INIT;
     draft_result result;
     int n = 0;
-    int32_t n_decode = 0;
+    int32_t n_other = count_decoding(r) - 1;
     for (int32_t i = 0; i < r->info.n_slots; i++) {
         stream *s = &r->streams[i];
         if (s->t == NULL || s->n_known == s->t->n_prompt) continue;
-        n_decode++;
-        int32_t left = s->t->max_tokens - (s->n_known - s->t->n_prompt);
-        if (s->n_draft > 0 || left < 2 || !draft_policy_wants(&s->policy)) continue;
+        if (s->n_draft > 0 || room_for_drafts(r, s) < 1 || draft_by_copy(r, s, n_other)) continue;
+        if (r->info.block == 0 || !draft_policy_wants(&s->policy)) continue;
         w->slots[n] = i;
         w->drafts[n++] = (draft_request){.slot = i, .token = s->t->tokens[s->n_known - 1]};
     }
@@ -129,21 +175,12 @@ static void draft_next(run *r, step_work *w) {
         return;
     }
     step_cost_add_draft(&r->cost, clock_mono_ns() - start);
-    for (int i = 0; i < n; i++) {
-        stream *s = &r->streams[w->slots[i]];
-        int32_t left = s->t->max_tokens - (s->n_known - s->t->n_prompt);
-        int32_t most = result.block < left - 1 ? result.block : left - 1;
-        most = most < RUN_DRAFT_MAX ? most : RUN_DRAFT_MAX;
-        const float *confidence = result.confidence + (size_t)i * (size_t)result.block;
-        s->n_draft = draft_policy_choose(&s->policy, &r->cost, confidence, most, n_decode - 1);
-        memcpy(s->draft, result.tokens + (size_t)i * (size_t)result.block,
-            (size_t)s->n_draft * sizeof *s->draft);
-    }
+    take_drafts(r, w, n, &result, n_other);
 }
 
 static void do_step(run *r, step_work *w, int32_t n_rows) {
     err why = ERR_INIT;
-    step_result result;
+    step_result result = {0};
     batch_plan plan = {.id = ++r->plan_id, .n_spans = w->n_spans, .spans = w->spans};
     uint64_t before = atomic_load_explicit(&r->n_generated, memory_order_relaxed);
     uint64_t start = clock_mono_ns();
@@ -161,9 +198,7 @@ static void do_step(run *r, step_work *w, int32_t n_rows) {
         }
         uint64_t n_new = atomic_load_explicit(&r->n_generated, memory_order_relaxed) - before;
         run_count_second(r, (uint32_t)n_new, n_prompt);
-        if (r->info.block > 0 && !r->options.no_drafts) {
-            draft_next(r, w);
-        }
+        if (!r->options.no_drafts) draft_next(r, w);
         run_count_step(r, step_ns, n_rows);
         if (n_prompt > 0 && n_prompt < (uint32_t)n_rows) {
             step_cost_add_mixed(&r->cost, n_rows, clock_mono_ns() - start);

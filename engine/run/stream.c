@@ -6,6 +6,8 @@
 
 /* A waiting request that lacks pages lets at most so many younger ones pass. */
 #define ADMIT_PASS_MAX 16
+/* Before anything was copied: most matches go on for a while. */
+#define COPY_RATE_FIRST 0.8
 
 static int32_t pages_for(const run *r, int32_t n_tokens) {
     return (n_tokens + r->info.page_tokens - 1) / r->info.page_tokens;
@@ -75,6 +77,9 @@ static void start_stream(run *r, stream *s, ticket *t, int32_t n_reserved) {
     s->n_draft = 0;
     s->is_open = false;
     draft_policy_reset(&s->policy);
+    copy_draft_reset(s->copies);
+    s->copy_rate = COPY_RATE_FIRST;
+    s->is_copy = false;
     r->source->slot_reset(r->source->self, slot);
     if (r->source->slot_begin != NULL) {
         r->source->slot_begin(r->source->self, slot, t->tokens, t->n_prompt);
