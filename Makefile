@@ -222,7 +222,7 @@ NEEDS_engine := $(NEEDS_api)
 NEEDS_setup := setup $(NEEDS_api)
 NEEDS_tui := tui $(NEEDS_setup)
 TEST_PAIRS := $(shell grep -HoE '^.include "(engine/[a-z]+|kernels|setup|tui|tests/harness/[a-z0-9_]+)' \
-	$(TEST_SRC) $(BENCH_SRC) $(FUZZ_SRC) $(SRC_harness) $(wildcard tests/harness/*.h) /dev/null | \
+	$(TEST_SRC) $(BENCH_SRC) $(FUZZ_SRC) $(GPU_SRC) $(SRC_harness) $(wildcard tests/harness/*.h) /dev/null | \
 	sed -E 's/:.*"(engine\/)?/:/' | sort -u)
 included_by = $(patsubst $1:%,%,$(filter $1:%,$(TEST_PAIRS)))
 # Shared files of tests/harness that a test includes, and those that they include.
@@ -282,7 +282,7 @@ fuzz-run: $(FUZZ_BIN)
 
 bench: programs $(BENCH_BIN)
 	@echo "# $(BUILD_ID), $$(uname -m), $$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $$(nproc) cores"
-	@for b in $(BENCH_BIN); do OUT=$(OUT) $$b || exit 1; done
+	@for b in $(BENCH_BIN) $(wildcard tests/bench/bench_*.sh); do OUT=$(OUT) $$b || exit 1; done
 demo-eval: programs $(BENCH_BIN) $(TEST_BIN)
 	@OUT=$(OUT) GOLDEN_DIR='$(GOLDEN_DIR)' DEMO_WEIGHTS='$(DEMO_WEIGHTS)' $(OUT)/tests/bench/bench_demo_eval
 
