@@ -22,8 +22,9 @@ __extension__ typedef __int128 wide;
 #define GRAMMAR_CELLS 16384     /* cells of one state, walking included */
 #define GRAMMAR_RECORDS_MAX 512 /* remembered elements or undeclared keys of one container */
 #define GRAMMAR_SPACES_MAX 64
-#define GRAMMAR_LEVELS 16384 /* threads of all depths of one walk */
-#define NUMBER_SCALE 18      /* bounded numbers are counted in units of 10^-18 */
+#define GRAMMAR_LEVELS 16384    /* threads of all depths of one walk */
+#define GRAMMAR_MASK_WORDS 2048 /* vocabularies up to 131,072 tokens have the quick ways */
+#define NUMBER_SCALE 18         /* bounded numbers are counted in units of 10^-18 */
 #define NUMBER_UNIT ((wide)1000000000000000000LL)
 #define NUMBER_LIMIT (NUMBER_UNIT * NUMBER_UNIT) /* 10^18 */
 

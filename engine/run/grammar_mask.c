@@ -230,6 +230,134 @@ static void walk_text(const mask_job *j, text_walk *w) {
     }
 }
 
+/* Whether every character that begins with first (not ASCII) leads from q back to q. */
+static bool lead_is_inert(const dfa *d, uint32_t q, uint8_t first) {
+    struct {
+        uint32_t q;
+        uint8_t lex;
+    } seen[64];
+    uint32_t n = 1;
+    seen[0].q = dfa_step(d, q, first);
+    seen[0].lex = lex_step(LEX_START, first, true);
+    if (seen[0].lex == LEX_DEAD) return true; /* no text holds it */
+    if (seen[0].q == 0) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        for (int b = 0x80; b < 0xC0; b++) {
+            uint8_t lex = lex_step(seen[i].lex, (uint8_t)b, true);
+            if (lex == LEX_DEAD) continue;
+            uint32_t next = dfa_step(d, seen[i].q, (uint8_t)b), k = 0;
+            if (next == 0 || (lex == LEX_START && next != q)) return false;
+            if (lex == LEX_START) continue;
+            while (k < n && (seen[k].q != next || seen[k].lex != lex))
+                k++;
+            if (k < n) continue;
+            if (n == 64) return false;
+            seen[n].q = next;
+            seen[n++].lex = lex;
+        }
+    }
+    return true;
+}
+
+static bool threads_take(
+    grammar_state *s, const uint32_t *threads, uint32_t n, const uint8_t *bytes, uint32_t len) {
+    uint32_t n_cells = s->n_cells;
+    memcpy(s->levels, threads, n * sizeof *threads);
+    for (uint32_t i = 0; i < len && n > 0; i++) {
+        machine_byte(s, s->levels, n, bytes[i]);
+        n = s->out.len;
+        memcpy(s->levels, s->out.at, n * sizeof *s->levels);
+    }
+    s->n_cells = n_cells;
+    return n > 0;
+}
+
+/* One token from the text's state: inside by its automaton, else by the machine. */
+static bool text_takes(const mask_job *j, const text_walk *w, int32_t token) {
+    const uint8_t *bytes = j->t->bytes[token];
+    uint32_t len = j->t->len[token], q = w->q[0], count = w->count[0];
+    const string_node *n = w->limits;
+    for (uint32_t i = 0; i < len; i++) {
+        bool may_end = w->d->accepts[q] && (n == NULL || count >= n->min);
+        if (w->is_json && (bytes[i] == '"' || bytes[i] == '\\')) {
+            frame f = w->f;
+            f.u.text.q = q;
+            f.u.text.count = count;
+            if (bytes[i] == '"' && !may_end) return false;
+            uint32_t index = state_push(j->s, &f);
+            bool is_taken = index != 0 && threads_take(j->s, &index, 1, bytes + i, len - i);
+            if (index != 0) j->s->n_cells--;
+            return is_taken;
+        }
+        if (w->is_json && bytes[i] < 0x20) return false;
+        if (!w->is_json && may_end && w->follows[bytes[i]] &&
+            threads_take(j->s, w->after, w->n_after, bytes + i, len - i)) {
+            return true;
+        }
+        q = dfa_step(w->d, q, bytes[i]);
+        if (n != NULL && (n->min > 0 || n->max != GRAMMAR_NO_LIMIT)) {
+            count += (bytes[i] & 0xC0) != 0x80;
+            if (q != 0 && !string_can_finish(n, q, count)) return false;
+        }
+        if (q == 0) return false;
+    }
+    return true;
+}
+
+#define LOOSE_MAX 24000 /* more tokens are walked as a tree */
+
+/* Tokens that hold a byte which may change the state, end the text, or is counted otherwise than
+ * its character: they must be looked at one by one. */
+static void find_loose(const mask_job *j, const text_walk *w, bool is_short, uint64_t *loose) {
+    const token_trie *t = j->t;
+    for (int b = 0; b < 256; b++) {
+        bool is_mark = b == '"' || b == '\\' || b < 0x20;
+        bool is_inert = b < 0x80 ? dfa_step(w->d, w->q[0], (uint8_t)b) == w->q[0]
+                                 : b < 0xC0 || lead_is_inert(w->d, w->q[0], (uint8_t)b);
+        if (is_mark && (w->is_json || is_short)) is_inert = false;
+        if (!w->is_json && w->follows[b]) is_inert = false;
+        if (is_inert) continue;
+        for (size_t i = 0; i < t->n_words; i++)
+            loose[i] |= t->holds[(size_t)b * t->n_words + i];
+    }
+}
+
+/* Text whose state most characters leave as it is ([^<]* and the like): tokens of only such
+ * characters need no look, only those that hold another one do. False: not such a text. */
+static bool mask_inert(const mask_job *j, const text_walk *w) {
+    const token_trie *t = j->t;
+    const string_node *n = w->limits;
+    uint32_t n_loose = 0, left = GRAMMAR_NO_LIMIT;
+    uint64_t loose[GRAMMAR_MASK_WORDS] = {0};
+    if (t->n_words > GRAMMAR_MASK_WORDS) return false;
+    for (int b = 0x80; b < 0xC0; b++) { /* inside a character */
+        if (dfa_step(w->d, w->q[0], (uint8_t)b) != 0) return false;
+    }
+    /* The state loops, so any length from here to the shortest end is possible. */
+    if (n != NULL && n->max != GRAMMAR_NO_LIMIT) {
+        left = n->max - w->count[0] - w->d->min_chars[w->q[0]];
+    }
+    find_loose(j, w, left < 256, loose);
+    for (size_t i = 0; i < t->n_words; i++)
+        n_loose += (uint32_t)__builtin_popcountll(loose[i]);
+    if (n_loose > LOOSE_MAX) return false;
+    const uint64_t *inside = w->is_json ? t->json[LEX_START].inside : t->raw[LEX_START].inside;
+    if (left < 256)
+        inside = t->short_masks + (left < TRIE_SHORT ? left : TRIE_SHORT - 1) * t->n_words;
+    for (uint32_t i = 0; i < t->n_by_chars && left >= TRIE_SHORT && left < 256; i++) {
+        int32_t k = t->by_chars[i];
+        loose[k / 64] |= (uint64_t)1 << (k % 64);
+    }
+    for (size_t i = 0; i < t->n_words; i++) {
+        j->mask[i] |= inside[i] & ~loose[i];
+        for (uint64_t rest = loose[i]; rest != 0; rest &= rest - 1) {
+            int32_t k = (int32_t)(i * 64) + __builtin_ctzll(rest);
+            if (t->bytes[k] != NULL && text_takes(j, w, k)) j->mask[i] |= rest & -rest;
+        }
+    }
+    return true;
+}
+
 static bool mask_text(const mask_job *j, uint32_t thread) {
     grammar_state *s = j->s;
     uint32_t after[AFTER_MAX];
@@ -246,7 +374,7 @@ static bool mask_text(const mask_job *j, uint32_t thread) {
     w.q[0] = w.f.u.text.q;
     w.count[0] = w.f.u.text.count;
     if (!w.is_json) find_after(s, &w, after);
-    walk_text(j, &w);
+    if (!mask_inert(j, &w)) walk_text(j, &w);
     s->n_cells = n_cells;
     return true;
 }

@@ -95,8 +95,8 @@ void nfa_add_ranges(nfa *n, const uint32_t (*ranges)[2], size_t n_ranges, uint32
     ends[1] = end;
 }
 
-/* States looked at while one automaton is made: about a third of a second. */
-#define WORK_MAX 40000000u
+/* States looked at while one automaton is made: about a tenth of a second. */
+#define WORK_MAX 8000000u
 
 /* The subset construction. A set is the sorted list of its range, end and match states. */
 typedef struct subsets {

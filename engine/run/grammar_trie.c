@@ -132,6 +132,16 @@ static uint32_t count_chars(const token_trie *t, int32_t token, uint32_t *end) {
     return n;
 }
 
+static void build_holds(token_trie *t) {
+    t->holds = mem_array(256 * t->n_words, sizeof *t->holds);
+    for (int32_t i = 0; i < t->n_tokens; i++) {
+        for (uint32_t k = 0; k < t->len[i]; k++) {
+            uint8_t b = t->bytes[i][k];
+            t->holds[b * t->n_words + (size_t)i / 64] |= (uint64_t)1 << (i % 64);
+        }
+    }
+}
+
 static void build_short_masks(token_trie *t) {
     const uint64_t *inside = t->json[LEX_START].inside;
     uint32_t end;
@@ -215,6 +225,7 @@ int token_trie_new(const tokenizer *tk, token_trie **out, err *e) {
         plain_build(t, &t->json[lex], lex, false);
     for (int lex = 0; lex <= LEX_F4; lex++)
         plain_build(t, &t->raw[lex], lex, true);
+    build_holds(t);
     build_short_masks(t);
     build_suffixes(t);
     *out = t;
@@ -240,6 +251,7 @@ void token_trie_free(token_trie *t) {
     mem_free(t->bytes);
     mem_free(t->len);
     mem_free(t->text);
+    mem_free(t->holds);
     mem_free(t->n_chars);
     mem_free(t->by_chars);
     mem_free(t->short_masks);

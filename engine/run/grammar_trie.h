@@ -38,6 +38,7 @@ struct token_trie {
     uint16_t *len;   /* [n_tokens] */
     uint8_t *text;
     plain_mask json[32], raw[8]; /* by lexical state */
+    uint64_t *holds;             /* [256][n_words] tokens that hold a byte */
     uint8_t *n_chars;            /* [n_tokens] characters a token begins in a JSON string */
     int32_t *by_chars;           /* tokens that stay inside from the start state, most first */
     uint32_t n_by_chars;

@@ -21,7 +21,8 @@ static const char *const agent_schema =
     "\"enum\":[\"read\",\"write\",\"append\"]},\"lines\":{\"type\":\"array\",\"items\":{\"type\":"
     "\"integer\",\"minimum\":1,\"maximum\":100000},\"uniqueItems\":true},\"id\":{\"type\":\"string\","
     "\"pattern\":\"^[a-z0-9-]+$\"},\"note\":{\"type\":[\"string\",\"null\"]},\"extra\":{\"type\":"
-    "\"object\"}},\"required\":[\"path\",\"mode\"]}";
+    "\"object\"},\"line\":{\"type\":\"string\",\"pattern\":\"^.*$\"},\"short\":{\"type\":"
+    "\"string\",\"pattern\":\"^[^<]*$\",\"minLength\":3,\"maxLength\":90}},\"required\":[\"path\",\"mode\"]}";
 
 /* Text written so far, and what it shows. */
 static const struct {
@@ -31,6 +32,8 @@ static const struct {
     {"string with room", "{\"path\":\"/usr/lib"}, {"after a value", "{\"path\":\"a\""},
     {"enum value", "{\"path\":\"a\",\"mode\":\""}, {"pattern text", "{\"path\":\"a\",\"id\":\"ab"},
     {"plain string", "{\"path\":\"a\",\"note\":\"some"},
+    {"wide pattern", "{\"path\":\"a\",\"line\":\"ab"},
+    {"pattern and length", "{\"path\":\"a\",\"short\":\"ab"},
     {"bounded integer", "{\"path\":\"a\",\"lines\":[1,2,30"},
     {"free key", "{\"path\":\"a\",\"extra\":{\"k"},
     {"free value", "{\"path\":\"a\",\"extra\":{\"k\":"},
