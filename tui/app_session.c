@@ -46,7 +46,11 @@ void app_keep_draft(app *a, bool is_now) {
     buf text = BUF_INIT;
     err e = ERR_INIT;
     if (draft_keeper_take_error(a->drafts, &e)) {
-        app_hint(a, "the unsent text could not be kept: %s", e.msg);
+        /* The remedy must fit into a line of 80 columns. */
+        if (e.code == ERR_FULL)
+            app_hint(a, "the disk is full: free some space; your text stays in the input line");
+        else
+            app_hint(a, "the unsent text could not be kept: %s", e.msg);
     }
     part_input_get(a->input, &text);
     /* Messages that wait are unsent text as well. */
