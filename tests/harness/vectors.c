@@ -61,6 +61,9 @@ bool vectors_text(vectors *v, const char *id, const char *what, const buf *want,
     }
     v->failed++;
     size_t from = same > 60 ? same - 60 : 0;
+    /* Not from the middle of a character. */
+    while (from > 0 && ((unsigned char)want->data[from] & 0xc0) == 0x80)
+        from--;
     printf("FAIL %s: %s differs at byte %zu\n", id, what, same);
     show("expected:", want, from);
     show("got:     ", got, from);
