@@ -9,7 +9,7 @@
 #include "engine/base/mem.h"
 #include "engine/dist/exchange_internal.h"
 #include "engine/dist/meet.h"
-#include "engine/dist/wire.h"
+#include "engine/dist/peer_io.h"
 
 typedef struct tcp_exchange {
     exchange base;              /* first */
@@ -37,9 +37,9 @@ static int name_peer(int rc, int rank, int timeout_ms, err *e) {
 /* ---- gather ---- */
 
 static int trade(tcp_exchange *x, int peer, const size_t out_in[2], err *e) {
-    wire_part out = {x->out, out_in[0], 0}, in = {x->in, out_in[1], 0};
+    peer_part out = {x->out, out_in[0], 0}, in = {x->in, out_in[1], 0};
     uint64_t deadline = clock_mono_ms() + (uint64_t)x->base.timeout_ms;
-    int rc = wire_transfer(x->fd[peer], &out, &in, deadline, e);
+    int rc = peer_transfer(x->fd[peer], &out, &in, deadline, e);
     return name_peer(rc, peer, x->base.timeout_ms, e);
 }
 

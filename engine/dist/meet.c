@@ -14,7 +14,7 @@
 #include "engine/base/rand.h"
 #include "engine/base/sha256.h"
 #include "engine/base/str.h"
-#include "engine/dist/wire.h"
+#include "engine/dist/peer_io.h"
 
 enum { HELLO_NONCE = 16, HELLO_VERSION = 2, HELLO_PATIENCE_MS = 2000, MEET_LOOK_MS = 50 };
 enum { MEET_DEFAULT_MS = 30000, CONNECT_MS = 2000 };
@@ -55,8 +55,8 @@ static void prove(
 }
 
 static int swap_bytes(int fd, void *out, void *in, size_t n, uint64_t deadline_ms, err *e) {
-    wire_part a = {out, n, 0}, b = {in, n, 0};
-    return wire_transfer(fd, &a, &b, deadline_ms, e);
+    peer_part a = {out, n, 0}, b = {in, n, 0};
+    return peer_transfer(fd, &a, &b, deadline_ms, e);
 }
 
 static int differs(err *e, const hello *h, const char *what, uint64_t theirs, uint64_t mine) {
@@ -197,7 +197,7 @@ static int take_rank(const meet_options *o, int fd, uint64_t deadline_ms, meet_f
     hello mine, theirs;
     uint64_t patience = clock_mono_ms() + HELLO_PATIENCE_MS;
     fill_hello(o, 0, &mine);
-    wire_tune(fd);
+    peer_tune(fd);
     int rc = shake_hands(fd, o, &mine, patience < deadline_ms ? patience : deadline_ms, &theirs, e);
     if (rc == OK && f->fd[theirs.channel][theirs.rank] >= 0) {
         rc = err_set(e, ERR_MISMATCH, "two processes claim to be rank %d", theirs.rank);
@@ -292,7 +292,7 @@ static int meet_as_leaf(const meet_options *o, uint64_t deadline_ms, meet_fds *f
         rc = connect_channel(o, a, deadline_ms, fd, e);
         if (rc != OK) break;
         fill_hello(o, c, &mine);
-        wire_tune(*fd);
+        peer_tune(*fd);
         rc = shake_hands(*fd, o, &mine, deadline_ms, &theirs, e);
     }
     if (a != NULL) freeaddrinfo(a);

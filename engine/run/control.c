@@ -8,7 +8,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
-#include "engine/dist/wire.h"
+#include "engine/dist/peer_io.h"
 #include "engine/run/control_wire.h"
 
 enum { CONTROL_GATHER_BYTES = 1 << 16, CONTROL_DEFAULT_MS = 10000 };
@@ -46,7 +46,7 @@ static int send_all(control *c, const void *data, size_t n, err *e) {
     err local = ERR_INIT;
     for (int i = 0; i < c->n_fds; i++) {
         uint64_t deadline = clock_mono_ms() + (uint64_t)c->timeout_ms;
-        int rc = wire_send(c->fd[i], data, n, deadline, &local);
+        int rc = peer_send(c->fd[i], data, n, deadline, &local);
         if (rc == OK) continue;
         err_set(&local, ERR_PEER, "rank %d does not take calls: %s", i + 1,
             rc == ERR_TIMEOUT ? "it stands still" : "it is gone");
@@ -300,7 +300,7 @@ int control_send_settings(const int *fds, int n, const control_settings *s, err 
     int rc = OK;
     for (int i = 0; i < n && rc == OK; i++) {
         uint64_t deadline = clock_mono_ms() + CONTROL_DEFAULT_MS;
-        rc = wire_send(fds[i], message, sizeof message, deadline, e);
+        rc = peer_send(fds[i], message, sizeof message, deadline, e);
         rc = err_add(e, rc, "telling rank %d the settings", i + 1);
     }
     return rc;

@@ -6,7 +6,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
-#include "engine/dist/wire.h"
+#include "engine/dist/peer_io.h"
 #include "engine/run/control.h"
 #include "engine/run/control_wire.h"
 
@@ -49,13 +49,13 @@ static int malformed(const call_head *h, err *e) {
 static int take_call(follower *f, call_head *h, err *e) {
     int rc = await_call(f, e);
     uint64_t deadline = clock_mono_ms() + FOLLOW_PAYLOAD_MS;
-    if (rc == OK) rc = wire_receive(f->o->fd, h, sizeof *h, deadline, e);
+    if (rc == OK) rc = peer_receive(f->o->fd, h, sizeof *h, deadline, e);
     if (rc == ERR_PEER) return err_set(e, ERR_PEER, "rank 0 is gone: its process ended");
     if (rc != OK) return rc;
     if (h->magic != CALL_MAGIC || h->number != ++f->n_calls || h->n_bytes > f->payload_cap) {
         return malformed(h, e);
     }
-    rc = wire_receive(f->o->fd, f->payload, (size_t)h->n_bytes, deadline, e);
+    rc = peer_receive(f->o->fd, f->payload, (size_t)h->n_bytes, deadline, e);
     if (rc != OK) return err_add(e, rc, "reading call %llu", (unsigned long long)h->number);
     size_t first = (size_t)h->n_bytes;
     if (h->kind != CALL_STEP && h->kind != CALL_DRAFT) {
@@ -200,7 +200,7 @@ int control_take_settings(int fd, int stop_fd, control_settings *out, err *e) {
     while (poll(p, 2, FOLLOW_PAYLOAD_MS) < 0 && errno == EINTR) {
     }
     if (p[1].revents != 0) return err_set(e, ERR_CANCELLED, "stopped before rank 0 was there");
-    int rc = wire_receive(fd, &message, sizeof message, clock_mono_ms() + FOLLOW_PAYLOAD_MS, e);
+    int rc = peer_receive(fd, &message, sizeof message, clock_mono_ms() + FOLLOW_PAYLOAD_MS, e);
     if (rc == OK && (message.head.magic != CALL_MAGIC || message.head.kind != CALL_SETTINGS)) {
         rc = malformed(&message.head, e);
     }

@@ -1,4 +1,4 @@
-#include "engine/dist/wire.h"
+#include "engine/dist/peer_io.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -10,14 +10,14 @@
 #include "engine/base/clock.h"
 #include "engine/base/thread.h"
 
-enum { WIRE_SPINS = 200 };
+enum { PEER_SPINS = 200 };
 
 static bool is_closed(int code) {
     return code == EPIPE || code == ECONNRESET || code == ENOTCONN || code == ESHUTDOWN;
 }
 
 /* Sends or receives what goes without waiting. */
-static int move_some(int fd, wire_part *p, bool is_send, err *e) {
+static int move_some(int fd, peer_part *p, bool is_send, err *e) {
     while (p->done < p->len) {
         char *at = (char *)p->data + p->done;
         ssize_t n = is_send ? send(fd, at, p->len - p->done, MSG_DONTWAIT | MSG_NOSIGNAL)
@@ -35,7 +35,7 @@ static int move_some(int fd, wire_part *p, bool is_send, err *e) {
     return OK;
 }
 
-int wire_transfer(int fd, wire_part *out, wire_part *in, uint64_t deadline_ms, err *e) {
+int peer_transfer(int fd, peer_part *out, peer_part *in, uint64_t deadline_ms, err *e) {
     int n_idle = 0;
     while (out->done < out->len || in->done < in->len) {
         size_t before = out->done + in->done;
@@ -46,7 +46,7 @@ int wire_transfer(int fd, wire_part *out, wire_part *in, uint64_t deadline_ms, e
             n_idle = 0;
             continue;
         }
-        if (++n_idle < WIRE_SPINS) {
+        if (++n_idle < PEER_SPINS) {
             thread_relax();
             continue;
         }
@@ -63,17 +63,17 @@ int wire_transfer(int fd, wire_part *out, wire_part *in, uint64_t deadline_ms, e
     return OK;
 }
 
-int wire_send(int fd, const void *data, size_t n, uint64_t deadline_ms, err *e) {
-    wire_part out = {(void *)(uintptr_t)data, n, 0}, in = {NULL, 0, 0};
-    return wire_transfer(fd, &out, &in, deadline_ms, e);
+int peer_send(int fd, const void *data, size_t n, uint64_t deadline_ms, err *e) {
+    peer_part out = {(void *)(uintptr_t)data, n, 0}, in = {NULL, 0, 0};
+    return peer_transfer(fd, &out, &in, deadline_ms, e);
 }
 
-int wire_receive(int fd, void *data, size_t n, uint64_t deadline_ms, err *e) {
-    wire_part out = {NULL, 0, 0}, in = {data, n, 0};
-    return wire_transfer(fd, &out, &in, deadline_ms, e);
+int peer_receive(int fd, void *data, size_t n, uint64_t deadline_ms, err *e) {
+    peer_part out = {NULL, 0, 0}, in = {data, n, 0};
+    return peer_transfer(fd, &out, &in, deadline_ms, e);
 }
 
-void wire_tune(int fd) {
+void peer_tune(int fd) {
     int one = 1;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 }
