@@ -109,9 +109,11 @@ static int show(void *ctx, const stream_progress *p) {
     uint64_t *last = ctx;
     uint64_t there = p->had_bytes + p->sent_bytes;
     if (there != *last)
-        printf("%llu of %llu bytes, %zu of %zu files, %d of %d streams, %d reconnects\n",
-            (unsigned long long)there, (unsigned long long)p->total_bytes, p->n_ok, p->n_files,
-            p->n_connected, p->n_streams, p->n_reconnects);
+        printf(
+            "%llu of %llu bytes (%llu were there), %zu of %zu files, %d of %d streams, %d reconnects\n",
+            (unsigned long long)there, (unsigned long long)p->total_bytes,
+            (unsigned long long)p->had_bytes, p->n_ok, p->n_files, p->n_connected, p->n_streams,
+            p->n_reconnects);
     *last = there;
     fflush(stdout);
     return OK;

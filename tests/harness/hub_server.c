@@ -318,6 +318,14 @@ void hub_server_free(hub_server *s) {
     mem_free(s);
 }
 
+void hub_server_pause(hub_server *s) {
+    pthread_mutex_lock(&s->decide_lock);
+}
+
+void hub_server_go_on(hub_server *s) {
+    pthread_mutex_unlock(&s->decide_lock);
+}
+
 const char *hub_server_url(const hub_server *s, int address) {
     return s->urls[address];
 }

@@ -46,6 +46,9 @@ typedef void (*hub_decide)(void *ctx, const hub_seen *r, hub_answer *a);
 typedef struct hub_server hub_server;
 hub_server *hub_server_new(hub_decide decide, void *ctx);
 void hub_server_free(hub_server *s);
+/* No decision is made between the two: for changing what the test's function looks at. */
+void hub_server_pause(hub_server *s);
+void hub_server_go_on(hub_server *s);
 /* "http://127.0.0.1:PORT" or "http://127.0.0.2:PORT" */
 const char *hub_server_url(const hub_server *s, int address);
 

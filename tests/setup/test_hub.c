@@ -54,6 +54,14 @@ typedef struct fake {
     bool sent_elsewhere_token;
 } fake;
 
+/* Changes what the server does while its threads are alive. */
+#define CHANGE(w, statement)                                                                       \
+    do {                                                                                           \
+        hub_server_pause((w)->f.server);                                                           \
+        statement;                                                                                 \
+        hub_server_go_on((w)->f.server);                                                           \
+    } while (0)
+
 static uint64_t seeds[N_FILES] = {1, 2, 3, 4};
 
 static void noise(void *ctx, uint64_t offset, void *out, size_t n) {
@@ -63,9 +71,11 @@ static void noise(void *ctx, uint64_t offset, void *out, size_t n) {
 static void spoil(fake *f, const hub_seen *r, hub_answer *a) {
     switch (rand_below(&f->rnd, 9)) {
     case 0:
+        buf_release(&a->headers);
         *a = (hub_answer){.status = 503, .corrupt_at = -1};
         break;
     case 1:
+        buf_release(&a->headers);
         *a = (hub_answer){.status = 429, .corrupt_at = -1};
         buf_puts(&a->headers, "Retry-After: 0\r\n");
         break;
@@ -317,7 +327,7 @@ static void wrong_bytes_never_get_the_final_name(void **state) {
     assert_non_null(strstr(w->e.msg, "wrong"));
     snprintf(path, sizeof path, "%s/engram/test/file0", w->root);
     assert_false(file_exists(path));
-    w->f.corrupt_at = -1;
+    CHANGE(w, w->f.corrupt_at = -1);
     assert_int_equal(load(w), OK);
     assert_all_right(w);
 }
@@ -355,7 +365,7 @@ static void bad_redirects_are_not_followed(void **state) {
     for (size_t i = 0; i < 3; i++) {
         hub_options o = usual(w->root, hub_server_url(w->f.server, 0));
         o.give_up_ms = 300;
-        w->f.redirect = targets[i];
+        CHANGE(w, w->f.redirect = targets[i]);
         assert_int_equal(run(w, &o), ERR_TIMEOUT);
         assert_true(w->p.fetched_bytes == 0);
     }
@@ -536,9 +546,10 @@ static void lock_fixes_what_the_hub_lists(void **state) {
     assert_int_equal(m.files[3].role, MANIFEST_ENGRAM);
     manifest_release(&m);
     /* The tables of the other release, by digest alone. */
-    w->f.tree[2] =
-        "[{\"type\":\"file\",\"path\":\"t.safetensors\",\"size\":55,\"lfs\":{\"oid\":\"" SHA(
-            "dd") "\"}}]";
+    CHANGE(
+        w, w->f.tree[2] =
+               "[{\"type\":\"file\",\"path\":\"t.safetensors\",\"size\":55,\"lfs\":{\"oid\":\"" SHA(
+                   "dd") "\"}}]");
     assert_int_equal(lock(w, &m, &r, "o/weights", "o/tables"), ERR_MISMATCH);
     assert_non_null(strstr(w->e.msg, "September"));
     /* What is not known must be named. */
