@@ -29,6 +29,10 @@
 #include "engine/run/run.h"
 #include "engine/text/tokenizer.h"
 
+#ifdef TANDEM_CUDA
+#include "kernels/cuda_ops.h"
+#endif
+
 #define PAGE_TOKENS 128
 #define CONTEXT_DEFAULT_MAX (1 << 20)
 #define LISTEN_BACKLOG 128
@@ -351,6 +355,11 @@ static int load(daemon_state *d, err *e) {
 
 /* ---- serving ---- */
 
+/* NULL for what was not given. */
+static const char *given(const buf *text) {
+    return text->len > 0 ? buf_cstr(text) : NULL;
+}
+
 static int start_api(daemon_state *d, err *e) {
     api_options o = {.model_id = d->model_id,
         .model_dir = buf_cstr(&d->o.model_dir),
@@ -361,12 +370,26 @@ static int start_api(daemon_state *d, err *e) {
             (float)(d->o.temperature < 0.0 && d->is_demo ? 0.0 : d->o.temperature),
         .default_top_p = (float)d->o.top_p,
         .is_strict_model = d->o.is_strict_model,
+        .keys_path = given(&d->o.keys_path),
+        .cors_origins = given(&d->o.cors_origins),
+        .certificate_path = given(&d->o.certificate_path),
+        .certificate_key_path = given(&d->o.certificate_key_path),
+        .request_log_path = given(&d->o.request_log_path),
+        .logs_prompts = d->o.logs_prompts,
+        .opens_metrics = d->o.opens_metrics,
+        .keeps_json_alive = d->o.keeps_json_alive,
+        .guards_loops = d->o.guards_loops,
+        .keeps_room = d->o.keeps_room,
+        .is_cache_per_key = d->o.is_cache_per_key,
+        .request_timeout_ms = (int32_t)(d->o.request_timeout_s * 1000),
+        .keep_alive_ms = (int32_t)(d->o.keep_alive_s * 1000),
         .on_shutdown = on_shutdown};
     int fd = d->listen_fd;
     d->listen_fd = -1; /* taken, also when it fails */
     int rc = api_open(&o, fd, &d->api, e);
     if (rc == OK && d->o.address[0] != '\0') {
-        rc = api_endpoint(d->api, true, d->o.address, (int)d->o.port, e);
+        rc =
+            api_endpoint_confirmed(d->api, d->o.address, (int)d->o.port, given(&d->o.confirmed), e);
     }
     return rc;
 }
@@ -559,6 +582,9 @@ int main(int argc, char **argv) {
     daemon_state d = {.lock_fd = -1, .listen_fd = -1};
     err e = ERR_INIT;
     bool is_done = false;
+#ifdef TANDEM_CUDA
+    kernels_add(kernels_cuda());
+#endif
     daemon_options_init(&d.o);
     int rc = daemon_read_options(argc, argv, &d.o, &is_done, &e);
     int code = rc == OK ? EXIT_CODE_OK : EXIT_CODE_USAGE;

@@ -23,6 +23,17 @@ static const char usage[] =
     "  --model DIR         model folder (default: the built-in demo model)\n"
     "  --socket PATH       Unix socket (default: $TANDEM_SOCKET or the runtime folder)\n"
     "  --listen ADDR:PORT  also serve HTTP on a loopback address, e.g. 127.0.0.1:8888\n"
+    "  --keys FILE         API keys of that endpoint (tandem api key new), mode 0600\n"
+    "  --confirm-remote ADDR  the address again, when other machines shall reach it\n"
+    "  --tls-certificate FILE, --tls-key FILE  HTTPS with these PEM files\n"
+    "  --cors ORIGINS      web pages that may use it, separated by commas, * for all\n"
+    "  --open-metrics      /metrics without a key\n"
+    "  --request-log FILE  a JSON line for each request; --log-prompts: with its body\n"
+    "  --request-timeout S a reply that takes longer is cut (default: none)\n"
+    "  --keep-alive S      comment lines in quiet streams, 1 to 60 (default 5)\n"
+    "  --json-keepalive    line breaks before whole answers that take long\n"
+    "  --loop-guard        end replies that go round in circles, if not asked otherwise\n"
+    "  --answer-room       thinking leaves room for the answer within max_tokens\n"
     "  --slots N           streams at once, 1 to 32 (default 4)\n"
     "  --context N         window of a stream in tokens (default: the model's, at most 1048576)\n"
     "  --pages N           KV pages of 128 tokens (default: enough for all slots)\n"
@@ -106,8 +117,45 @@ static const number_option numbers[] = {
     {"cache-disk", 0, 1 << 30, offsetof(daemon_options, cache_disk_mib)},
     {"cache-age", 0, 1 << 20, offsetof(daemon_options, cache_age_hours)},
     {"restarts", 0, 1000, offsetof(daemon_options, n_restarts)},
+    {"request-timeout", 0, 86400, offsetof(daemon_options, request_timeout_s)},
+    {"keep-alive", 1, 60, offsetof(daemon_options, keep_alive_s)},
 };
 enum { N_NUMBERS = sizeof numbers / sizeof numbers[0] };
+
+/* Options of the endpoint: a text each, or nothing but their name. */
+typedef struct plain_option {
+    const char *name;
+    size_t offset;
+} plain_option;
+
+static const plain_option texts[] = {
+    {"keys", offsetof(daemon_options, keys_path)},
+    {"cors", offsetof(daemon_options, cors_origins)},
+    {"tls-certificate", offsetof(daemon_options, certificate_path)},
+    {"tls-key", offsetof(daemon_options, certificate_key_path)},
+    {"request-log", offsetof(daemon_options, request_log_path)},
+    {"confirm-remote", offsetof(daemon_options, confirmed)},
+};
+enum { N_TEXTS = sizeof texts / sizeof texts[0], OPT_TEXT = OPT_NUMBER + N_NUMBERS };
+
+static const plain_option flags[] = {
+    {"log-prompts", offsetof(daemon_options, logs_prompts)},
+    {"open-metrics", offsetof(daemon_options, opens_metrics)},
+    {"json-keepalive", offsetof(daemon_options, keeps_json_alive)},
+    {"loop-guard", offsetof(daemon_options, guards_loops)},
+    {"answer-room", offsetof(daemon_options, keeps_room)},
+};
+enum { N_FLAGS = sizeof flags / sizeof flags[0], OPT_FLAG = OPT_TEXT + N_TEXTS };
+
+static int take_plain(daemon_options *o, int opt, const char *text) {
+    if (opt >= OPT_FLAG) {
+        *(bool *)((char *)o + flags[opt - OPT_FLAG].offset) = true;
+        return OK;
+    }
+    buf *b = (buf *)(void *)((char *)o + texts[opt - OPT_TEXT].offset);
+    buf_reset(b);
+    return buf_puts(b, text);
+}
 
 static int take_number(daemon_options *o, const number_option *n, const char *text, err *e) {
     int64_t value = 0;
@@ -153,6 +201,7 @@ static int take_real(const char *name, const char *text, double max, double *out
 }
 
 static int take_option(daemon_options *o, int opt, const char *text, err *e) {
+    if (opt >= OPT_TEXT) return take_plain(o, opt, text);
     if (opt >= OPT_NUMBER) return take_number(o, &numbers[opt - OPT_NUMBER], text, e);
     switch (opt) {
     case OPT_MODEL:
@@ -230,6 +279,12 @@ static void fill_long_options(struct option out[]) {
     for (int i = 0; i < N_NUMBERS; i++) {
         out[n++] = (struct option){numbers[i].name, required_argument, NULL, OPT_NUMBER + i};
     }
+    for (int i = 0; i < N_TEXTS; i++) {
+        out[n++] = (struct option){texts[i].name, required_argument, NULL, OPT_TEXT + i};
+    }
+    for (int i = 0; i < N_FLAGS; i++) {
+        out[n++] = (struct option){flags[i].name, no_argument, NULL, OPT_FLAG + i};
+    }
     out[n] = (struct option){0};
 }
 
@@ -251,7 +306,7 @@ static void print_version(void) {
 
 /* *is_done: the program has said what was asked for and ends well. */
 int daemon_read_options(int argc, char **argv, daemon_options *o, bool *is_done, err *e) {
-    struct option options[48];
+    struct option options[64];
     int opt;
     int rc = OK;
     fill_long_options(options);
@@ -312,4 +367,7 @@ void daemon_options_release(daemon_options *o) {
     buf_release(&o->backend);
     buf_release(&o->engram_dir);
     buf_release(&o->cache_dir);
+    for (int i = 0; i < N_TEXTS; i++) {
+        buf_release((buf *)(void *)((char *)o + texts[i].offset));
+    }
 }

@@ -20,6 +20,9 @@ int cmd_status(const cmd_args *a);
 int cmd_start(const cmd_args *a);
 int cmd_stop(const cmd_args *a);
 int cmd_restart(const cmd_args *a);
+int cmd_serve(const cmd_args *a);
+int cmd_api_key(const cmd_args *a);
+int cmd_api_requests(const cmd_args *a);
 int cmd_model_list(const cmd_args *a);
 int cmd_model_show(const cmd_args *a);
 int cmd_model_quantize(const cmd_args *a);
@@ -96,6 +99,8 @@ const atomic_bool *cmd_stop_flag(void);
 
 /* The socket of the engine: --socket, else the usual place. */
 int cmd_socket(const cmd_args *a, buf *out, err *e);
+/* The file of API keys: --keys, else the usual place. */
+int cmd_key_file(const cmd_args *a, buf *out, err *e);
 /* Finds the engine, starts it when may_start, and connects. ERR_NOT_FOUND when there is none. */
 int cmd_engine(const cmd_args *a, bool may_start, client **out, err *e);
 /* GET of a path, parsed. */

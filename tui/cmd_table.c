@@ -135,6 +135,41 @@ static const cmd_option SUPPORT_OPTIONS[] = {
     END_OPTION,
 };
 
+static const cmd_option SERVE_OPTIONS[] = {
+    {"bind", 'b', "ADDRESS", "address to serve on (default 127.0.0.1)", COMPLETE_NONE},
+    {"port", 'p', "PORT", "port (default 8888)", COMPLETE_NONE},
+    {"keys", 'k', "FILE", "file of API keys; the usual one is used when it exists", COMPLETE_FILE},
+    {"confirm-remote", 0, "ADDRESS", "the address again, when other machines shall reach it",
+        COMPLETE_NONE},
+    {"tls-certificate", 0, "FILE", "HTTPS with this PEM certificate", COMPLETE_FILE},
+    {"tls-key", 0, "FILE", "its key", COMPLETE_FILE},
+    {"cors", 0, "ORIGINS", "web pages that may use it, separated by commas, * for all",
+        COMPLETE_NONE},
+    {"request-log", 0, "FILE", "write a JSON line for each request", COMPLETE_FILE},
+    {"log-prompts", 0, NULL, "with the prompts in that file", COMPLETE_NONE},
+    {"detach", 'd', NULL, "in the background", COMPLETE_NONE},
+    {"model", 'm', "DIR", "model to load; the setting MODEL_DIR, else the demo model",
+        COMPLETE_DIR},
+    END_OPTION,
+};
+
+static const cmd_option KEY_OPTIONS[] = {
+    {"keys", 'k', "FILE", "file of API keys (default: api-keys beside the settings)",
+        COMPLETE_FILE},
+    {"requests", 0, "N", "new: at most so many requests at once", COMPLETE_NONE},
+    {"tokens", 0, "N", "new: at most so many tokens in an hour", COMPLETE_NONE},
+    {"seconds", 0, "N", "new: a reply that takes longer is cut", COMPLETE_NONE},
+    {"context", 0, "N", "new: tokens of prompt and reply together", COMPLETE_NONE},
+    JSON_OPTION,
+    END_OPTION,
+};
+
+static const cmd_option REQUESTS_OPTIONS[] = {
+    {"watch", 'w', NULL, "go on printing until Ctrl-C", COMPLETE_NONE},
+    JSON_OPTION,
+    END_OPTION,
+};
+
 static const cmd_option JSON_ONLY[] = {JSON_OPTION, END_OPTION};
 
 #define JOB_OPTIONS                                                                                \
@@ -259,6 +294,16 @@ static const cmd_entry ENTRIES[] = {
         "the log. Keys, passwords, host and user names, public addresses, prompts and replies are "
         "taken out; the text is shown before it is written.",
         SUPPORT_OPTIONS, COMPLETE_NONE, cmd_support},
+    {"serve", NULL, "", 0, 0, "the engine with its OpenAI-compatible HTTP endpoint",
+        "In the foreground the process becomes the engine and ends with Ctrl-C; with --detach it "
+        "goes to the background. On 127.0.0.1 no key is needed; any other address needs a key file "
+        "and the address typed again. See tandem-api(7) for the settings of each client.",
+        SERVE_OPTIONS, COMPLETE_NONE, cmd_serve},
+    {"api", "key", "new|list|revoke [LABEL]", 1, 2, "keys of the HTTP endpoint",
+        "A new key is shown once; the file keeps its digest. A running engine notices changes.",
+        KEY_OPTIONS, COMPLETE_NONE, cmd_api_key},
+    {"api", "requests", "", 0, 0, "requests that run and the last ones that were answered", NULL,
+        REQUESTS_OPTIONS, COMPLETE_NONE, cmd_api_requests},
     {"model", "list", "", 0, 0, "models this machine has", NULL, JSON_ONLY, COMPLETE_NONE,
         cmd_model_list},
     {"model", "show", "[DIR]", 0, 1, "configuration of a model", NULL, JSON_ONLY, COMPLETE_DIR,
