@@ -35,7 +35,8 @@ check "question and answer are on the screen" has "$shown" 'What is water\?'
 # kill -9 while typing.
 tm send-keys -t main 'half a quest'
 check "typing is shown" wait_for 5 screen_has 'half a quest'
-sleep 1.5 # the draft is written once a second at most
+draft_kept() { grep -qs 'half a quest' "$XDG_STATE_HOME"/tandem/sessions/*.draft; }
+check "and kept" wait_for 10 draft_kept
 kill -KILL "$(screen_pid)"
 check "the engine lives on" "$tandem" status >/dev/null
 close_screen
@@ -46,8 +47,17 @@ tm send-keys -t main C-c
 
 # kill -9 of the engine in the middle of a reply.
 pid=$(engine_pid)
+kill -STOP "$pid"
 tm send-keys -t main 'Count from 1 to 200.' Enter
-wait_for 10 screen_has '1, 2|1 2' && kill -STOP "$pid"
+# In short bursts, so that it is the middle however slow the machine is.
+reply_has_begun() {
+    kill -CONT "$pid"
+    sleep 0.01
+    kill -STOP "$pid"
+    sleep 0.05
+    screen_has '1, 2|1 2'
+}
+check "the reply has begun" wait_for 30 reply_has_begun
 kill -KILL "$pid"
 check "the screen says that the engine ended" wait_for 10 screen_has '[Ee]ngine ended|engine DOWN|the engine ended'
 shown=$(screen)
