@@ -13,6 +13,8 @@
 #define MARKS_MIN 8
 /* A state is not kept for less than this: computing it again is as quick. */
 #define MARK_AT_LEAST 16
+/* A prompt that reads so many pages anew is a long one. */
+#define LONG_PAGES 8
 
 prefix_cache *reuse_open(run *r) {
     if (r->options.no_cache || r->source->slot_save == NULL || r->info.n_pages == 0) return NULL;
@@ -168,29 +170,37 @@ static void mark_at(run *r, stream *s, int32_t len) {
     show_counts(r);
 }
 
-static bool is_reached(const run *r, const stream *s, int32_t before, int32_t len) {
-    return len > before && len <= s->n_done && s->n_done - len <= r->info.max_rollback;
+/* The first place behind `after` where a state is worth keeping: every mark_tokens, where others
+ * branched off, and the last page borders of a long prompt, as the next question about the same
+ * document differs only behind them. */
+static int32_t next_place(const run *r, const stream *s, int32_t after) {
+    static const int32_t backs[] = {3, 1, 0};
+    int32_t step = r->options.mark_tokens;
+    int32_t page = r->info.page_tokens;
+    int32_t next = (after / step + 1) * step;
+    int32_t last = s->t->n_prompt - 1;
+    int32_t n_new = s->t->n_prompt - atomic_load_explicit(&s->t->n_cached, memory_order_relaxed);
+    if (s->branch_at > after && s->branch_at < next) next = s->branch_at;
+    for (size_t i = 0; n_new >= LONG_PAGES * page && i < sizeof backs / sizeof backs[0]; i++) {
+        int32_t place = (last / page - backs[i]) * page;
+        if (place > after && place < next) next = place;
+    }
+    return next;
 }
 
 void reuse_after(run *r, stream *s, int32_t before) {
     if (r->prefixes == NULL) return;
-    int32_t step = r->options.mark_tokens;
-    int32_t even = s->n_done / step * step;
-    int32_t branch = s->branch_at;
-    if (branch < even && is_reached(r, s, before, branch)) mark_at(r, s, branch);
-    if (is_reached(r, s, before, even)) mark_at(r, s, even);
-    if (branch > even && is_reached(r, s, before, branch)) mark_at(r, s, branch);
     int32_t last = s->t->n_prompt - 1;
-    bool is_read = before <= last && s->n_done > last;
-    if (is_read && last >= MARK_AT_LEAST && is_reached(r, s, last - 1, last)) mark_at(r, s, last);
+    for (int32_t place = next_place(r, s, before); place <= s->n_done;
+         place = next_place(r, s, place)) {
+        if (s->n_done - place <= r->info.max_rollback) mark_at(r, s, place);
+    }
+    bool is_read = before <= last && s->n_done > last && s->n_done - last <= r->info.max_rollback;
+    if (is_read && last >= MARK_AT_LEAST) mark_at(r, s, last);
 }
 
 int32_t reuse_rows_to_mark(const run *r, const stream *s) {
-    if (r->prefixes == NULL) return 0;
-    int32_t step = r->options.mark_tokens;
-    int32_t next = (s->n_done / step + 1) * step;
-    if (s->branch_at > s->n_done && s->branch_at < next) next = s->branch_at;
-    return next - s->n_done;
+    return r->prefixes != NULL ? next_place(r, s, s->n_done) - s->n_done : 0;
 }
 
 void reuse_end(run *r, stream *s, int end, const err *why) {

@@ -248,12 +248,12 @@ static void a_branch_point_gets_a_mark(void **state) {
     open_side(&cached, (paged_toy_options){.n_slots = 1, .n_pages = 128},
         (run_options){.mark_tokens = 1024});
     for (uint64_t i = 0; i < 3; i++) {
-        fill(&a, 200, 1); /* a common head of 170 tokens, ten whole pages */
-        for (int32_t k = 170; k < 200; k++) {
+        fill(&a, 200, 1); /* a common head of 100 tokens, six whole pages */
+        for (int32_t k = 100; k < 200; k++) {
             a.tokens[k] = (int32_t)(2 + (k * (int32_t)(i + 3)) % 50);
         }
         reply got = answer(cached.run, &a);
-        assert_int_equal(got.n_cached, i == 2 ? 160 : 0);
+        assert_int_equal(got.n_cached, i == 2 ? 96 : 0);
     }
     close_side(&cached);
 }
