@@ -99,11 +99,22 @@ const kernels *kernels_cuda(void);
 }
 #endif
 
-/* Launches a kernel on the context's stream and keeps the first error under the operator's name. */
+/* Launches a kernel on the context's stream and keeps the first error under the operator's name. The
+ * kernel may be set up while the one before it ends: it begins with kernel_begin of device.cuh. */
 #define CUDA_RUN(k, what, kernel, grid, block, shared, ...)                                        \
     do {                                                                                           \
-        kernel<<<(grid), (block), (shared), cuda_of(k)->stream>>>(__VA_ARGS__);                    \
-        (k)->rc = CUDA_LAUNCHED(&(k)->error, (what));                                              \
+        cudaLaunchConfig_t config_ = {};                                                           \
+        cudaLaunchAttribute early_;                                                                \
+        early_.id = cudaLaunchAttributeProgrammaticStreamSerialization;                            \
+        early_.val.programmaticStreamSerializationAllowed = 1;                                     \
+        config_.gridDim = (grid);                                                                  \
+        config_.blockDim = (block);                                                                \
+        config_.dynamicSmemBytes = (shared);                                                       \
+        config_.stream = cuda_of(k)->stream;                                                       \
+        config_.attrs = &early_;                                                                   \
+        config_.numAttrs = 1;                                                                      \
+        (k)->rc =                                                                                  \
+            cuda_check(&(k)->error, cudaLaunchKernelEx(&config_, kernel, __VA_ARGS__), (what));    \
     } while (0)
 
 #endif

@@ -5,7 +5,16 @@
 
 #include <cstdint>
 
+#include "kernels/ptx.cuh"
+
 constexpr int DEVICE_BLOCK = 256; /* threads of a block, unless a kernel says otherwise */
+
+/* First thing in every kernel: what came before is complete and visible after it, and the kernel
+ * behind this one may be set up from here on. */
+__device__ __forceinline__ void kernel_begin() {
+    ptx_wait_for_previous();
+    ptx_release_next();
+}
 
 /* The nearest bf16 value. */
 __device__ __forceinline__ float bf16_near(float v) {

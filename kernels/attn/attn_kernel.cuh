@@ -52,6 +52,7 @@ __device__ __forceinline__ attn_row attn_row_of(const attn_args &a, const attn_l
 template <int CHUNKS, int HEADS>
 __global__ void __launch_bounds__(ATTN_WARPS * 32)
     attn_kernel(attn_args a, int weight_cap, bool is_bf16) {
+    kernel_begin();
     extern __shared__ __align__(16) float shared[];
     __shared__ float reduce[33];
     const int row = blockIdx.x, head0 = blockIdx.y * HEADS, d = a.d;

@@ -227,6 +227,7 @@ __device__ __forceinline__ void attn_load_list(
 /* Many rows. Grid: rows, groups. */
 __global__ void __launch_bounds__(ATTN_THREADS)
     attn_mma_kernel(const __grid_constant__ attn_mma_params p) {
+    kernel_begin();
     extern __shared__ __align__(16) unsigned char raw[];
     attn_mma_shared &sh = *(attn_mma_shared *)raw;
     uint8_t **rows = (uint8_t **)(raw + sizeof(attn_mma_shared));
@@ -272,6 +273,7 @@ __global__ void __launch_bounds__(ATTN_THREADS)
 /* Few rows, first: scores. Grid: tiles, groups, rows. */
 __global__ void __launch_bounds__(ATTN_THREADS)
     attn_mma_score_kernel(const __grid_constant__ attn_mma_params p) {
+    kernel_begin();
     extern __shared__ __align__(16) unsigned char raw[];
     attn_mma_shared &sh = *(attn_mma_shared *)raw;
     uint8_t **rows = (uint8_t **)(raw + sizeof(attn_mma_shared));
@@ -294,6 +296,7 @@ __global__ void __launch_bounds__(ATTN_THREADS)
  * of the scores' last entries. */
 __global__ void __launch_bounds__(ATTN_THREADS)
     attn_mma_value_kernel(const __grid_constant__ attn_mma_params p, float *den) {
+    kernel_begin();
     extern __shared__ __align__(16) unsigned char raw[];
     attn_mma_shared &sh = *(attn_mma_shared *)raw;
     uint8_t **rows = (uint8_t **)(raw + sizeof(attn_mma_shared));
@@ -333,6 +336,7 @@ __global__ void __launch_bounds__(ATTN_THREADS)
 /* Third: tiles added in order. Grid: heads, rows. */
 __global__ void __launch_bounds__(128)
     attn_mma_sum_kernel(const __grid_constant__ attn_mma_params p, const float *den) {
+    kernel_begin();
     const attn_args &a = p.a;
     const int head = blockIdx.x, row = blockIdx.y, h = head % ATTN_GROUP;
     const size_t unit = (size_t)row * p.n_groups + head / ATTN_GROUP;

@@ -8,6 +8,7 @@
 
 __global__ void __launch_bounds__(DEVICE_BLOCK)
     compress_pair_kernel(compress_args a, bool is_bf16) {
+    kernel_begin();
     const int row = a.closed_row[blockIdx.x];
     const size_t d = (size_t)a.d;
     const float *a0 = a.a + (size_t)(row - 1) * d, *b0 = a.b + (size_t)(row - 1) * d;
@@ -24,6 +25,7 @@ __global__ void __launch_bounds__(DEVICE_BLOCK)
 }
 
 __global__ void __launch_bounds__(DEVICE_BLOCK) compress_tail_kernel(compress_args a) {
+    kernel_begin();
     const int i = blockIdx.x;
     const batch_rows &b = a.batch;
     if (b.span_pos[i] + b.span_len[i] - b.pos[i] > a.tails.cap) return;
@@ -35,6 +37,7 @@ __global__ void __launch_bounds__(DEVICE_BLOCK) compress_tail_kernel(compress_ar
 }
 
 __global__ void __launch_bounds__(DEVICE_BLOCK) gather_kernel(gather_args a) {
+    kernel_begin();
     for (int i = threadIdx.x; i < a.d; i += DEVICE_BLOCK)
         a.y[(size_t)blockIdx.x * a.d + i] = a.x[a.index[blockIdx.x] * a.x_stride + i];
 }

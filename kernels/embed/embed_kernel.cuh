@@ -14,6 +14,7 @@ __device__ __forceinline__ float table_value(const linear_weight &t, int32_t row
 /* args.table is host memory: the table travels by value beside it. */
 __global__ void __launch_bounds__(DEVICE_BLOCK)
     embed_kernel(embed_args a, linear_weight table, bool is_bf16) {
+    kernel_begin();
     const int r = blockIdx.x, d = table.n_in, s = a.n_streams;
     float *h = a.h + (size_t)r * s * d;
     for (int i = threadIdx.x; i < d; i += DEVICE_BLOCK) {
@@ -25,6 +26,7 @@ __global__ void __launch_bounds__(DEVICE_BLOCK)
 }
 
 __global__ void __launch_bounds__(DEVICE_BLOCK) lookup_kernel(lookup_args a, linear_weight table) {
+    kernel_begin();
     float *y = a.y + blockIdx.x * a.y_stride;
     for (int i = threadIdx.x; i < table.n_in; i += DEVICE_BLOCK)
         y[i] = table_value(table, a.index[blockIdx.x], i);

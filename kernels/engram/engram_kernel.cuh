@@ -6,6 +6,7 @@
 #include "kernels/device.cuh"
 
 __global__ void __launch_bounds__(DEVICE_BLOCK) engram_decode_kernel(engram_decode_args a) {
+    kernel_begin();
     const uint8_t *in = a.records + blockIdx.x * a.record_bytes;
     for (int i = threadIdx.x; i < a.d; i += blockDim.x)
         a.x[(size_t)blockIdx.x * a.d + i] = e4m3_value(in[i]) * ue8m0_value(in[a.d + i / 32]);
@@ -13,6 +14,7 @@ __global__ void __launch_bounds__(DEVICE_BLOCK) engram_decode_kernel(engram_deco
 
 __global__ void __launch_bounds__(DEVICE_BLOCK)
     engram_gate_kernel(engram_gate_args a, bool is_bf16) {
+    kernel_begin();
     __shared__ float shared[33];
     const int d = a.d, s = a.n_streams, t = blockIdx.y;
     const size_t r = blockIdx.x;

@@ -34,7 +34,7 @@ extern "C" {
 
 enum {
     EXL3_GPU_MAX_ROWS = 8,   /* rows of one job */
-    EXL3_GPU_MAX_JOBS = 256, /* jobs of one launch */
+    EXL3_GPU_MAX_JOBS = 512, /* jobs of one launch */
     EXL3_GPU_UNIT_IN = 64    /* inputs of a unit of work, 64 outputs wide */
 };
 

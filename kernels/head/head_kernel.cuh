@@ -8,6 +8,7 @@
 constexpr int HEAD_BLOCK = 1024;
 
 __global__ void __launch_bounds__(HEAD_BLOCK) finite_kernel(finite_args a) {
+    kernel_begin();
     const float *x = a.x + (size_t)blockIdx.x * a.n;
     int is_bad = 0;
     for (int i = threadIdx.x; i < a.n; i += HEAD_BLOCK)
@@ -19,6 +20,7 @@ __global__ void __launch_bounds__(HEAD_BLOCK) finite_kernel(finite_args a) {
 /* The first index of the largest value. NaN never wins, as in the plain loop, unless it is the
  * first value. */
 __global__ void __launch_bounds__(HEAD_BLOCK) argmax_kernel(argmax_args a) {
+    kernel_begin();
     __shared__ float best_value[32];
     __shared__ int best_index[32];
     const float *x = a.x + (size_t)blockIdx.x * a.n;
@@ -55,11 +57,13 @@ __global__ void __launch_bounds__(HEAD_BLOCK) argmax_kernel(argmax_args a) {
 }
 
 __global__ void __launch_bounds__(DEVICE_BLOCK) add_kernel(add_args a) {
+    kernel_begin();
     const size_t i = (size_t)blockIdx.x * DEVICE_BLOCK + threadIdx.x;
     if (i < a.n) a.y[i] += a.x[i];
 }
 
 __global__ void __launch_bounds__(DEVICE_BLOCK) join_kernel(join_args a) {
+    kernel_begin();
     const size_t n = (size_t)a.n_part, r = blockIdx.x, p = blockIdx.y;
     const float *from = a.parts + (p * a.n_rows + r) * n;
     float *to = a.out + (r * a.n_parts + p) * n;
@@ -68,6 +72,7 @@ __global__ void __launch_bounds__(DEVICE_BLOCK) join_kernel(join_args a) {
 }
 
 __global__ void __launch_bounds__(DEVICE_BLOCK) round_kernel(float *x, size_t n) {
+    kernel_begin();
     const size_t i = (size_t)blockIdx.x * DEVICE_BLOCK + threadIdx.x;
     if (i < n) x[i] = bf16_near(x[i]);
 }

@@ -48,6 +48,7 @@ __device__ __forceinline__ int64_t indexer_position(const indexer_args &a, int r
 /* D: values of a key, 0: any. Shared: queries [n_heads][d], weights [n_heads]. */
 template <int D>
 __global__ void __launch_bounds__(INDEXER_KEYS) indexer_score_kernel(indexer_params p) {
+    kernel_begin();
     extern __shared__ __align__(16) float shared[];
     const indexer_args &a = p.a;
     const int row = p.first_row + blockIdx.y, d = D != 0 ? D : a.d, n_q = a.n_heads * d;
@@ -233,6 +234,7 @@ __device__ __forceinline__ void indexer_give_tap(
 }
 
 __global__ void __launch_bounds__(INDEXER_PICK) indexer_pick_kernel(indexer_params p) {
+    kernel_begin();
     __shared__ indexer_pick_shared sh;
     const indexer_args &a = p.a;
     const int row = p.first_row + blockIdx.x;

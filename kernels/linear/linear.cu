@@ -208,13 +208,18 @@ static int rows_at_once(const kernel_context *k, int in) {
     return n < 2 ? EXL3_GPU_TILE_ROWS : (int)(n - 1) * EXL3_GPU_TILE_ROWS;
 }
 
+/* Rows up to which a matrix is read by the kernel for few rows, again for every 8 of them. */
+enum { LINEAR_FEW_ROWS = 32 };
+
 static void run_packed(kernel_context *k, const linear_args *a, bool is_few) {
     packed_run r = {};
     for (int i = 0; i < a->n_jobs && k->rc == OK; i++) {
         const linear_job *j = &a->jobs[i];
         const bool is_mine = j->weight->form == MATRIX_EXL3 && j->n_rows > 0 &&
-                             is_few == (j->n_rows <= EXL3_GPU_MAX_ROWS);
-        const int most = is_mine ? rows_at_once(k, j->weight->n_in) : 1;
+                             is_few == (j->n_rows <= LINEAR_FEW_ROWS);
+        const int most = is_few    ? EXL3_GPU_MAX_ROWS
+                         : is_mine ? rows_at_once(k, j->weight->n_in)
+                                   : 1;
         for (int r0 = 0; is_mine && r0 < j->n_rows && k->rc == OK; r0 += most) {
             const int range[2] = {r0, r0 + most < j->n_rows ? r0 + most : j->n_rows};
             packed_add(k, &r, j, range, is_few);

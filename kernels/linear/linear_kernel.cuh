@@ -67,6 +67,7 @@ __device__ __forceinline__ void plain_dots(const gpu_matrix &m, int out0, int n_
 template <int OUTPUTS, int ROWS>
 __global__ void __launch_bounds__(PLAIN_THREADS)
     plain_linear_kernel(const __grid_constant__ plain_args a) {
+    kernel_begin();
     __shared__ float parts[PLAIN_THREADS / 32][OUTPUTS * ROWS];
     const plain_job *job = a.own + blockIdx.z;
     int row0 = blockIdx.y * EXL3_GPU_TILE_ROWS;

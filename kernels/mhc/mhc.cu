@@ -10,14 +10,8 @@ void mhc_mix_cuda(kernel_context *k, const mhc_mix_args *a) {
         return;
     }
     float *raw = (float *)k->scratch;
-    const bool is_many = a->n_rows > 4 * MHC_FEW_ROWS;
-    const int tile = is_many ? MHC_MANY_ROWS : MHC_FEW_ROWS;
-    const dim3 grid((unsigned)(n_mix + 1), (unsigned)((a->n_rows + tile - 1) / tile));
-    if (is_many) {
-        CUDA_RUN(k, "mhc dot", mhc_dot_kernel<MHC_MANY_ROWS>, grid, MHC_MIX_BLOCK, 0, *a, raw);
-    } else {
-        CUDA_RUN(k, "mhc dot", mhc_dot_kernel<MHC_FEW_ROWS>, grid, MHC_MIX_BLOCK, 0, *a, raw);
-    }
+    const dim3 grid((unsigned)(n_mix + 1), (unsigned)((a->n_rows + MHC_TILE - 1) / MHC_TILE));
+    CUDA_RUN(k, "mhc dot", mhc_dot_kernel<MHC_TILE>, grid, MHC_MIX_BLOCK, 0, *a, raw);
     if (k->rc != OK) return;
     CUDA_RUN(k, "mhc mix", mhc_mix_kernel, (unsigned)((a->n_rows + 3) / 4), 128, 0, *a, raw);
 }

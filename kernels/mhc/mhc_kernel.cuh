@@ -7,7 +7,7 @@
 #include "kernels/cuda_ops.h"
 #include "kernels/device.cuh"
 
-constexpr int MHC_FEW_ROWS = 4, MHC_MANY_ROWS = 8; /* that share one read of the matrix */
+constexpr int MHC_TILE = 4; /* rows that share one read of the matrix */
 constexpr int MHC_MAX_MIX = MHC_MAX_STREAMS * (2 + MHC_MAX_STREAMS);
 constexpr int MHC_MIX_BLOCK = 512;
 
@@ -15,6 +15,7 @@ constexpr int MHC_MIX_BLOCK = 512;
  * of the matrix; a row's arithmetic does not depend on it. */
 template <int TILE>
 __global__ void __launch_bounds__(MHC_MIX_BLOCK) mhc_dot_kernel(mhc_mix_args a, float *raw) {
+    kernel_begin();
     __shared__ float shared[33];
     const int n = a.n_streams * a.d, n_mix = a.n_streams * (2 + a.n_streams), f = blockIdx.x;
     const int r0 = blockIdx.y * TILE, n_rows = min(TILE, a.n_rows - r0);
@@ -101,6 +102,7 @@ __device__ __forceinline__ float sigmoid_of(float v) {
 
 /* One warp a row. */
 __global__ void __launch_bounds__(128) mhc_mix_kernel(mhc_mix_args a, const float *raw) {
+    kernel_begin();
     __shared__ float shared[4][MHC_MAX_STREAMS * MHC_MAX_STREAMS];
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, r = blockIdx.x * 4 + warp;
     if (r >= a.n_rows) return;
@@ -152,6 +154,7 @@ constexpr int MHC_COLLAPSE_BLOCK = 640, MHC_COLLAPSE_HELD = 4;
 
 __global__ void __launch_bounds__(MHC_COLLAPSE_BLOCK)
     mhc_collapse_kernel(mhc_collapse_args a, bool is_bf16) {
+    kernel_begin();
     __shared__ float shared[33];
     const size_t i = blockIdx.x, r = a.rows == nullptr ? i : (size_t)a.rows[i];
     const int s = a.n_streams, d = a.d;
@@ -194,6 +197,7 @@ __global__ void __launch_bounds__(MHC_COLLAPSE_BLOCK)
 }
 
 __global__ void __launch_bounds__(DEVICE_BLOCK) mhc_expand_kernel(mhc_expand_args a, bool is_bf16) {
+    kernel_begin();
     const int s = a.n_streams, d = a.d, c = blockIdx.y * DEVICE_BLOCK + threadIdx.x;
     const size_t r = blockIdx.x;
     if (c >= d) return;
@@ -215,6 +219,7 @@ __global__ void __launch_bounds__(DEVICE_BLOCK) mhc_expand_kernel(mhc_expand_arg
 }
 
 __global__ void __launch_bounds__(DEVICE_BLOCK) mhc_mean_kernel(mhc_mean_args a, bool is_bf16) {
+    kernel_begin();
     const int s = a.n_streams, d = a.d, c = blockIdx.y * DEVICE_BLOCK + threadIdx.x;
     const size_t r = blockIdx.x;
     if (c >= d) return;

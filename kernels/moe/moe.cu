@@ -88,7 +88,7 @@ static size_t lay_out(moe_buffers *b, char *base, const moe_args *a) {
 /* Counters that must stay zero from run to run: at the start of the work space, in places that
  * depend on nothing, since layers of different shapes share the work space. */
 struct moe_zeros {
-    uint32_t row_max[EXL3_GPU_MAX_ROWS * (MOE_MAX_USED + 1)];
+    uint32_t row_max[EXL3_GPU_MAX_JOBS];
     int32_t row_counter[MOE_MAX_EXPERTS + 1];
     int32_t block_counter[EXL3_MAX_IN / 128];
 };
@@ -105,22 +105,28 @@ size_t moe_cuda_work_bytes(int n_rows, int n_experts, int n_used, int d, int n_f
     return lay_out(&b, (char *)256, &a) + MOE_ZERO_BYTES;
 }
 
+/* Most jobs of down in the fused form: every expert has one that is not full. */
+static int few_jobs(const moe_args *a) {
+    const int pairs = a->n_rows * (a->n_used + 1);
+    const int most = a->n_experts + 1 + pairs / EXL3_GPU_MAX_ROWS;
+    return pairs < most ? pairs : most;
+}
+
 static bool fits_few(const moe_args *a, const moe_table *t) {
     const size_t pairs = (size_t)a->n_rows * (size_t)(a->n_used + 1);
     const size_t sums = pairs * (2 * (size_t)a->n_ff + (size_t)a->d);
     const size_t counters = pairs * (size_t)(a->n_ff / 128 + a->d / 128);
-    return t->is_packed && a->n_rows <= EXL3_GPU_MAX_ROWS && a->d <= EXL3_MAX_IN &&
-           2 * pairs <= EXL3_GPU_MAX_JOBS && sums <= EXL3_GPU_MAX_SUMS &&
-           counters <= EXL3_GPU_MAX_COUNTERS;
+    return t->is_packed && a->n_rows <= MOE_FEW_ROWS && pairs <= EXL3_GPU_MAX_JOBS &&
+           a->d <= EXL3_MAX_IN && 2 * few_jobs(a) <= EXL3_GPU_MAX_JOBS &&
+           sums <= EXL3_GPU_MAX_SUMS && counters <= EXL3_GPU_MAX_COUNTERS;
 }
 
 static void run_few(
     kernel_context *k, const moe_args *a, const moe_buffers *b, const moe_table *t) {
     cuda_device *d = cuda_of(k);
-    const int cap = a->n_rows <= 2 ? a->n_rows : a->n_rows <= 4 ? 4 : 8;
-    const int pairs = a->n_rows * (a->n_used + 1);
-    const int jobs = pairs < a->n_experts + 1 ? pairs : a->n_experts + 1;
-    const exl3_gpu_rotate_args rotate = {b->few_in, NULL, 2 * jobs, a->n_rows};
+    const int rows = a->n_rows < EXL3_GPU_MAX_ROWS ? a->n_rows : EXL3_GPU_MAX_ROWS;
+    const int cap = rows <= 2 ? rows : rows <= 4 ? 4 : 8;
+    const exl3_gpu_rotate_args rotate = {b->few_in, NULL, 2 * few_jobs(a), rows};
     k->rc = exl3_gpu_rotate_run(&rotate, d->stream, &k->error);
     if (k->rc != OK) return;
     exl3_gpu_experts_args x = {};
@@ -138,7 +144,7 @@ static void run_few(
     x.n_tokens = a->n_rows;
     x.n_choices = a->n_used + 1;
     x.limit = a->limit;
-    x.max_rows = a->n_rows;
+    x.max_rows = rows;
     x.max_stage_bytes = exl3_gpu_stage_bytes(t->max_k2, cap);
     x.is_bf16 = k->is_bf16;
     k->rc = exl3_gpu_experts_run(&x, d->stream, &k->error);

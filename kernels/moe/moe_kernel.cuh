@@ -95,11 +95,23 @@ __device__ __forceinline__ exl3_gpu_job moe_packed_job(
     return j;
 }
 
+/* Rows a run may have in the fused form; an expert with more than 8 of them is listed again. */
+constexpr int MOE_FEW_ROWS = 32;
+
 /* What an expert's jobs begin with. */
 struct moe_place {
-    int job, pair, rows,
-        operand_row; /* number among used experts; pairs; rows of operands before */
+    int job, pair, rows, operand_row; /* jobs, pairs and rows of operands before */
 };
+
+/* Jobs of an expert, and rows of operands they take. */
+__device__ __forceinline__ int moe_jobs_of(int rows, bool is_few) {
+    return is_few ? (rows + EXL3_GPU_MAX_ROWS - 1) / EXL3_GPU_MAX_ROWS : rows > 0;
+}
+__device__ __forceinline__ int moe_operand_rows(int rows, bool is_few) {
+    if (!is_few) return moe_row_cap(rows, false);
+    const int rest = rows % EXL3_GPU_MAX_ROWS;
+    return rows - rest + (rest > 0 ? moe_row_cap(rest, true) : 0);
+}
 
 __device__ __forceinline__ void moe_packed_jobs(
     const moe_plan_args &p, const moe_expert &x, const moe_place &at) {
@@ -168,6 +180,7 @@ __device__ __forceinline__ void moe_plain_jobs(
 /* One block: counts pairs of every expert, gives them places, writes the jobs and tiles. */
 __global__ void __launch_bounds__(MOE_PLAN_BLOCK)
     moe_plan_kernel(const __grid_constant__ moe_plan_args p) {
+    kernel_begin();
     __shared__ int count[MOE_PLAN_BLOCK], next[MOE_PLAN_BLOCK], shared[33];
     const moe_args &a = p.a;
     const int e = threadIdx.x, n_pairs = a.n_rows * a.n_used;
@@ -181,9 +194,9 @@ __global__ void __launch_bounds__(MOE_PLAN_BLOCK)
     int n_jobs, all_pairs, all_tiles, all_rows;
     moe_place at;
     at.rows = rows;
-    at.job = moe_prefix(rows > 0, shared, &n_jobs);
+    at.job = moe_prefix(moe_jobs_of(rows, p.is_few), shared, &n_jobs);
     at.pair = moe_prefix(rows, shared, &all_pairs);
-    at.operand_row = moe_prefix(rows > 0 ? moe_row_cap(rows, p.is_few) : 0, shared, &all_rows);
+    at.operand_row = moe_prefix(moe_operand_rows(rows, p.is_few), shared, &all_rows);
     const int tile = moe_prefix(n_tiles, shared, &all_tiles);
     next[e] = at.pair;
     __syncthreads();
@@ -200,6 +213,16 @@ __global__ void __launch_bounds__(MOE_PLAN_BLOCK)
     }
     if (rows == 0) return;
     const moe_expert &x = p.experts[e];
+    if (p.is_few) {
+        for (int left = rows; left > 0; left -= EXL3_GPU_MAX_ROWS) {
+            at.rows = min(left, EXL3_GPU_MAX_ROWS);
+            moe_packed_jobs(p, x, at);
+            at.job++;
+            at.pair += at.rows;
+            at.operand_row += moe_row_cap(at.rows, true);
+        }
+        return;
+    }
     if (x.w1.packed.words != nullptr) {
         moe_packed_jobs(p, x, at);
     } else {
@@ -216,6 +239,7 @@ __global__ void __launch_bounds__(MOE_PLAN_BLOCK)
 /* gate = weight * silu(gate) * up, with the limits. */
 __global__ void __launch_bounds__(DEVICE_BLOCK) moe_act_kernel(
     float *gate, const float *up, const float *weight, int n_ff, float limit, bool is_bf16) {
+    kernel_begin();
     const size_t p = blockIdx.x;
     for (int i = threadIdx.x; i < n_ff; i += DEVICE_BLOCK) {
         const size_t at = p * n_ff + i;
@@ -226,6 +250,7 @@ __global__ void __launch_bounds__(DEVICE_BLOCK) moe_act_kernel(
 /* out = sum of a row's pairs in their order. */
 __global__ void __launch_bounds__(DEVICE_BLOCK)
     moe_sum_kernel(float *out, const float *down, const int32_t *row_pair, int n_used, int d) {
+    kernel_begin();
     const int c = blockIdx.y * DEVICE_BLOCK + threadIdx.x;
     const size_t r = blockIdx.x;
     if (c >= d) return;

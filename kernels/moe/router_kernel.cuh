@@ -36,6 +36,7 @@ __device__ __forceinline__ int router_best(uint32_t key, uint32_t *keys, int *in
 }
 
 __global__ void __launch_bounds__(ROUTER_MAX_EXPERTS) router_kernel(router_args a) {
+    kernel_begin();
     __shared__ uint32_t keys[32];
     __shared__ int indices[32], chosen[MOE_MAX_USED];
     __shared__ float weights[MOE_MAX_USED];

@@ -6,6 +6,7 @@
 #include "kernels/device.cuh"
 
 __global__ void __launch_bounds__(DEVICE_BLOCK) rope_table_kernel(rope_table_args a) {
+    kernel_begin();
     const int n_pairs = a.d_rope / 2, i = blockIdx.x * DEVICE_BLOCK + threadIdx.x;
     if (i >= a.n * n_pairs) return;
     const int r = i / n_pairs, p = i % n_pairs;
@@ -16,6 +17,7 @@ __global__ void __launch_bounds__(DEVICE_BLOCK) rope_table_kernel(rope_table_arg
 }
 
 __global__ void __launch_bounds__(DEVICE_BLOCK) rope_kernel(rope_args a, bool is_bf16) {
+    kernel_begin();
     const int n_pairs = a.d_rope / 2, i = blockIdx.y * DEVICE_BLOCK + threadIdx.x;
     if (i >= a.n_heads * n_pairs) return;
     const int head = i / n_pairs, p = i % n_pairs;

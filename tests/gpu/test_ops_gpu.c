@@ -1,0 +1,345 @@
+/* Operators of the CUDA back end against the CPU's at the released sizes and at odd ones, which the
+ * golden models are too small for. Inputs are random; a tolerance is relative to the largest value
+ * of the result. Where rows are computed in other company the bits must not change. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/rand.h"
+#include "kernels/cuda_ops.h"
+#include "tests/gpu/gpu_backend.h"
+
+static kernel_context host, device;
+static const kernels *cpu, *cuda;
+static rand_state noise;
+
+static float *random_floats(size_t n, float size) {
+    float *p = mem_array(n, sizeof(*p));
+    for (size_t i = 0; i < n; i++)
+        p[i] = size * ((float)(int32_t)rand_u32(&noise) * 0x1p-31f +
+                          (float)(int32_t)rand_u32(&noise) * 0x1p-31f);
+    return p;
+}
+
+/* A copy in device memory. */
+static void *sent(const void *p, size_t bytes) {
+    void *d = cuda->mem_new(bytes);
+    assert_non_null(d);
+    cuda->copy(&device, d, p, bytes);
+    return d;
+}
+
+static void check_device(void) {
+    cuda->wait(&device);
+    if (device.rc != OK) fail_msg("%s", device.error.msg);
+}
+
+/* Compares n device floats with the CPU's. */
+static void compare(
+    const char *what, const float *want, const float *from, size_t n, double limit) {
+    float *got = mem_array(n, sizeof(*got));
+    double size = 1e-30, worst = 0;
+    size_t at = 0;
+    cuda->fetch(&device, got, from, n * sizeof(*got));
+    check_device();
+    for (size_t i = 0; i < n; i++) {
+        size = fmax(size, fabs((double)want[i]));
+        double d = fabs((double)want[i] - (double)got[i]);
+        if (!(d <= worst)) {
+            worst = d;
+            at = i;
+        }
+    }
+    if (!(worst <= limit * size))
+        fail_msg("%s: value %zu is %.9g, expected %.9g, off by %.3g of %.3g", what, at,
+            (double)got[at], (double)want[at], worst, size);
+    mem_free(got);
+}
+
+/* ---- norms and streams ---- */
+
+static void test_streams(void **state) {
+    (void)state;
+    static const int shapes[][3] = {
+        {1, 5120, 4}, {6, 5120, 4}, {37, 5120, 4}, {3, 64, 4}, {2, 128, 2}};
+    for (size_t c = 0; c < sizeof(shapes) / sizeof(*shapes); c++) {
+        int n = shapes[c][0], d = shapes[c][1], s = shapes[c][2], mix = s * (s + 2);
+        size_t n_h = (size_t)(n * s * d);
+        float *h = random_floats(n_h, 1), *fn = random_floats((size_t)(mix * s * d), 0.02f);
+        float *base = random_floats((size_t)mix, 0.5f), *weight = random_floats((size_t)d, 1);
+        float scale[3] = {1, 0.7f, 1.3f}, *y = random_floats((size_t)(n * d), 1);
+        float *out = mem_array((size_t)(n * (2 * s + s * s)), sizeof(float));
+        float *x = mem_array((size_t)(n * d), sizeof(float));
+        mhc_mix_args mix_args = {
+            h, {fn, base, scale}, out, out + n * s, out + 2 * n * s, n, s, d, 20, 1e-6f, 1e-20f};
+        mhc_collapse_args collapse = {.h = h,
+            .pre = out,
+            .weight = weight,
+            .x = x,
+            .n_rows = n,
+            .n_streams = s,
+            .d = d,
+            .norm_eps = 1e-20f};
+        mhc_mix_args g = mix_args;
+        g.h = sent(h, n_h * 4);
+        g.w = (mhc_weights){sent(fn, (size_t)(mix * s * d) * 4), sent(base, (size_t)mix * 4),
+            sent(scale, sizeof(scale))};
+        float *g_out = sent(out, (size_t)(n * (2 * s + s * s)) * 4),
+              *g_y = sent(y, (size_t)(n * d) * 4);
+        g.pre = g_out, g.post = g_out + n * s, g.comb = g_out + 2 * n * s;
+        cpu->mhc_mix(&host, &mix_args);
+        cuda->mhc_mix(&device, &g);
+        compare("mix", out, g_out, (size_t)(n * (2 * s + s * s)), 2e-5);
+        cpu->mhc_collapse(&host, &collapse);
+        mhc_collapse_args gc = collapse;
+        gc.h = g.h, gc.pre = g_out, gc.weight = sent(weight, (size_t)d * 4);
+        gc.x = sent(x, (size_t)(n * d) * 4);
+        cuda->mhc_collapse(&device, &gc);
+        compare("collapse", x, gc.x, (size_t)(n * d), 1e-4);
+        mhc_expand_args e = {h, y, out + n * s, out + 2 * n * s, n, s, d};
+        mhc_expand_args ge = {(float *)(uintptr_t)g.h, g_y, g.post, g.comb, n, s, d};
+        cpu->mhc_expand(&host, &e);
+        cuda->mhc_expand(&device, &ge);
+        compare("expand", h, ge.h, n_h, 2e-5);
+    }
+}
+
+/* ---- plain linears ---- */
+
+static void test_plain(void **state) {
+    (void)state;
+    static const int shapes[][2] = {{5120, 384}, {80, 512}, {33, 7}, {5376, 1}};
+    for (size_t c = 0; c < 4; c++) {
+        int in = shapes[c][0], out = shapes[c][1], n = 70;
+        float *x = random_floats((size_t)(n * in), 1), *w = random_floats((size_t)(in * out), 0.1f);
+        float *y = mem_array((size_t)(n * out), sizeof(float));
+        linear_weight weight = {.form = MATRIX_F32, .n_in = in, .n_out = out, .data = w};
+        weight.row_stride = (size_t)in;
+        linear_job job = {.weight = &weight, .x = x, .x_stride = (size_t)in, .y = y, .n_rows = n};
+        job.y_stride = (size_t)out;
+        cpu->linear(&host, &(linear_args){&job, 1});
+        weight.data = sent(w, (size_t)(in * out) * 4);
+        job.x = sent(x, (size_t)(n * in) * 4);
+        job.y = cuda->mem_new((size_t)(n * out) * 4);
+        cuda->linear(&device, &(linear_args){&job, 1});
+        compare("plain linear", y, job.y, (size_t)(n * out), 1e-5);
+        float *together = mem_array((size_t)(n * out), 4), *alone = mem_array((size_t)(6 * out), 4);
+        cuda->fetch(&device, together, job.y, (size_t)(n * out) * 4);
+        static const int rows[] = {1, 3, 6};
+        for (int r = 0; r < 3; r++) {
+            job.n_rows = rows[r];
+            cuda->linear(&device, &(linear_args){&job, 1});
+            cuda->fetch(&device, alone, job.y, (size_t)(rows[r] * out) * 4);
+            check_device();
+            assert_memory_equal(alone, together, (size_t)(rows[r] * out) * 4);
+        }
+    }
+}
+
+/* ---- attention ---- */
+
+enum { D = 512, WINDOW = 128, TOPK = 512, RING = 144, PAGE = 128 };
+
+/* n rows of one stream that end at position last, with n_selected compressed rows of n_stored. */
+typedef struct attn_case {
+    int n_heads, n, n_selected, n_stored, is_block;
+    int64_t first;
+} attn_case;
+
+static void run_attention(const attn_case *c) {
+    size_t window_row = kv_row_bytes(KV_WINDOW, D), row = kv_row_bytes(KV_COMPRESSED, D);
+    int n_pages = c->n_stored / PAGE + 1;
+    size_t n_q = (size_t)(c->n * c->n_heads) * D;
+    uint8_t *ring = mem_alloc(RING * window_row), *rows = mem_alloc((size_t)c->n * window_row);
+    uint8_t *pages = mem_alloc((size_t)(n_pages * PAGE) * row);
+    int32_t *table = mem_array((size_t)n_pages, 4);
+    float *values = random_floats(D, 1), *q = random_floats(n_q, 1), *o = mem_array(n_q, 4);
+    float *sink = random_floats((size_t)c->n_heads, 2);
+    for (int i = 0; i < RING + c->n + n_pages * PAGE; i++) {
+        for (int k = 0; k < D; k++)
+            values[k] = (float)(int32_t)rand_u32(&noise) * 0x1p-31f;
+        if (i < RING) kv_pack(KV_WINDOW, values, D, ring + (size_t)i * window_row);
+        if (i < c->n) kv_pack(KV_WINDOW, values, D, rows + (size_t)i * window_row);
+        if (i < n_pages * PAGE) kv_pack(KV_COMPRESSED, values, D, pages + (size_t)i * row);
+    }
+    for (int i = 0; i < n_pages; i++)
+        table[i] = n_pages - 1 - i;
+    int32_t *lists = mem_array((size_t)c->n * (TOPK + 4), 4);
+    int64_t *places = mem_array((size_t)c->n * 2, 8);
+    int32_t *selection = lists + 4 * c->n;
+    for (int r = 0; r < c->n; r++) {
+        lists[c->n + r] = 0, lists[2 * c->n + r] = c->n;
+        lists[3 * c->n + r] = c->n_selected;
+        places[r] = c->first + r, places[c->n + r] = c->first;
+        for (int i = 0; i < c->n_selected; i++)
+            selection[r * TOPK + i] = (int32_t)((int64_t)i * c->n_stored / c->n_selected);
+    }
+    attn_args a = {.q = q, .o = o, .sink = sink, .max_selected = TOPK, .n_heads = c->n_heads};
+    a.window_format = KV_WINDOW, a.compressed_format = KV_COMPRESSED;
+    a.d = D, a.window = WINDOW, a.scale = 0.044194174f, a.is_block = c->is_block;
+    a.ring = (kv_ring){ring, 0, window_row, RING};
+    a.rows = rows;
+    a.pages = (kv_paged){pages, PAGE * row, row, table, n_pages, PAGE};
+    a.batch = (batch_rows){c->n, lists, lists + c->n - c->n, places, lists, places + c->n,
+        lists + 2 * c->n, c->first + c->n};
+    a.selection = c->n_selected > 0 ? selection : NULL, a.n_selected = lists + 3 * c->n;
+    cpu->attn(&host, &a);
+    attn_args g = a;
+    int32_t *g_lists = sent(lists, (size_t)c->n * (TOPK + 4) * 4);
+    int64_t *g_places = sent(places, (size_t)c->n * 2 * 8);
+    g.q = sent(q, n_q * 4), g.o = cuda->mem_new(n_q * 4);
+    g.sink = sent(sink, (size_t)c->n_heads * 4), g.rows = sent(rows, (size_t)c->n * window_row);
+    g.ring.base = sent(ring, RING * window_row);
+    g.pages.base = sent(pages, (size_t)(n_pages * PAGE) * row);
+    g.pages.table = sent(table, (size_t)n_pages * 4);
+    g.batch = (batch_rows){c->n, g_lists, g_lists, g_places, g_lists, g_places + c->n,
+        g_lists + 2 * c->n, c->first + c->n};
+    g.selection = c->n_selected > 0 ? g_lists + 4 * c->n : NULL;
+    g.n_selected = g_lists + 3 * c->n;
+    cuda->attn(&device, &g);
+    compare("attention", o, g.o, n_q, 2e-5);
+    /* The first rows alone: the same bits, whichever kernel runs them. */
+    int few = c->n < 3 || c->is_block ? c->n : 3;
+    size_t n_few = (size_t)(few * c->n_heads) * D;
+    float *together = mem_array(n_few, 4), *alone = mem_array(n_few, 4);
+    cuda->fetch(&device, together, g.o, n_few * 4);
+    g.batch.n = few;
+    cuda->attn(&device, &g);
+    cuda->fetch(&device, alone, g.o, n_few * 4);
+    check_device();
+    assert_memory_equal(alone, together, n_few * 4);
+}
+
+static void test_attention(void **state) {
+    (void)state;
+    static const attn_case cases[] = {{32, 1, 512, 3000, 0, 9000}, {64, 1, 512, 3000, 0, 9000},
+        {32, 6, 512, 700, 0, 1400}, {32, 150, 512, 900, 0, 1000}, {32, 9, 0, 128, 0, 0},
+        {32, 5, 0, 128, 1, 300}, {16, 200, 37, 64, 0, 74}, {8, 3, 65, 100, 0, 200}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+        run_attention(&cases[i]);
+}
+
+/* ---- indexer ---- */
+
+static void run_indexer(int n, int n_keys, int topk, int max_blocks) {
+    enum { HEADS = 32, KEY = 128, BLOCK = 8 };
+    size_t row = kv_row_bytes(KV_KEY, KEY);
+    int n_pages = n_keys / PAGE + 1;
+    uint8_t *pages = mem_alloc((size_t)(n_pages * PAGE) * row);
+    float *q = random_floats((size_t)(n * HEADS * KEY), 1),
+          *w = random_floats((size_t)(n * HEADS), 1);
+    int32_t *lists = mem_array((size_t)n * (size_t)(3 + topk + max_blocks) + (size_t)n_pages, 4);
+    int64_t *pos = mem_array((size_t)n, 8);
+    float *score = mem_array((size_t)n_keys * (size_t)n * 2 + 64, 4);
+    for (int i = 0; i < n_pages * PAGE; i++) {
+        float *values = random_floats(KEY, 1);
+        kv_pack(KV_KEY, values, KEY, pages + (size_t)i * row);
+        mem_free(values);
+    }
+    for (int i = 0; i < n; i++)
+        pos[i] = n_keys - n + i;
+    for (int i = 0; i < n_pages; i++)
+        lists[i] = i;
+    int32_t *slot = lists + n_pages, *counts = slot + n, *selection = counts + 2 * n;
+    indexer_args a = {.q = q, .w = w, .key_format = KV_KEY, .ratio = 1, .n_heads = HEADS, .d = KEY};
+    a.keys = (kv_paged){pages, PAGE * row, row, lists, n_pages, PAGE};
+    a.batch = (batch_rows){.n = n, .slot = slot, .pos = pos, .pos_bound = n_keys};
+    a.topk = topk, a.w_scale = 1.0f / 64, a.max_blocks = max_blocks, a.block = BLOCK;
+    a.selection = selection, a.n_selected = counts, a.n_blocks = counts + n;
+    a.blocks = selection + n * topk, a.score = score, a.score_rows = n, a.score_cap = n_keys;
+    indexer_args g = a;
+    size_t n_lists = (size_t)n * (size_t)(3 + topk + max_blocks) + (size_t)n_pages;
+    int32_t *g_lists = sent(lists, n_lists * 4), *got = mem_array(n_lists, 4);
+    g.q = sent(q, (size_t)(n * HEADS * KEY) * 4), g.w = sent(w, (size_t)(n * HEADS) * 4);
+    g.keys.base = sent(pages, (size_t)(n_pages * PAGE) * row), g.keys.table = g_lists;
+    g.batch.slot = g_lists + n_pages, g.batch.pos = sent(pos, (size_t)n * 8);
+    g.selection = g_lists + (selection - lists), g.n_selected = g_lists + (counts - lists);
+    g.n_blocks = g.n_selected + n, g.blocks = g.selection + n * topk;
+    g.score = cuda->mem_new(((size_t)n_keys * (size_t)n * 2 + 64) * 4);
+    for (int turn = 0; turn < 2; turn++) {
+        a.builds_candidates = g.builds_candidates = turn == 0;
+        a.uses_candidates = g.uses_candidates = turn == 1;
+        cpu->indexer(&host, &a);
+        cuda->indexer(&device, &g);
+        cuda->fetch(&device, got, g_lists, n_lists * 4);
+        check_device();
+        int n_other = 0;
+        for (int r = 0; r < n; r++) {
+            assert_int_equal(got[counts - lists + r], counts[r]);
+            const int32_t *mine = got + (selection - lists) + r * topk,
+                          *want = selection + r * topk;
+            for (int i = 0, k = 0; i < counts[r]; i++) {
+                while (k < counts[r] && mine[k] < want[i])
+                    k++;
+                n_other += k == counts[r] || mine[k] != want[i];
+                assert_true(i == 0 || mine[i] > mine[i - 1]);
+            }
+        }
+        /* Scores that differ in the last bits may change places at the border of the pick. */
+        if (n_other > n * topk / 200) fail_msg("%d of %d picks differ", n_other, n * topk);
+    }
+}
+
+static void test_indexer(void **state) {
+    (void)state;
+    run_indexer(3, 5000, 512, 2048);
+    run_indexer(2, 5000, 512, 100);
+    run_indexer(40, 700, 512, 64);
+    run_indexer(1, 90, 16, 5);
+}
+
+/* ---- router ---- */
+
+static void test_router(void **state) {
+    (void)state;
+    static const int shapes[][3] = {{5, 384, 6}, {70, 384, 6}, {3, 8, 2}, {2, 33, 1}};
+    for (int c = 0; c < 4; c++) {
+        int n = shapes[c][0], experts = shapes[c][1], used = shapes[c][2];
+        size_t n_z = (size_t)(n * experts), n_out = (size_t)(n * used);
+        float *z = random_floats(n_z, 3), *bias = random_floats((size_t)experts, 0.2f);
+        for (int i = 0; i < experts; i += 7)
+            z[i] = z[0]; /* ties */
+        for (int i = 0; i < experts; i += 7)
+            bias[i] = bias[0];
+        float *weight = mem_array(n_out, 4), *work = mem_array(2 * n_z, 4);
+        int32_t *expert = mem_array(n_out, 4), *got = mem_array(n_out, 4);
+        router_args a = {z, bias, expert, weight, work, n, experts, used, 1.0f, 1.5f}, g = a;
+        cpu->router(&host, &a);
+        g.logits = sent(z, n_z * 4), g.bias = sent(bias, (size_t)experts * 4);
+        g.expert = cuda->mem_new(n_out * 4), g.weight = cuda->mem_new(n_out * 4);
+        cuda->router(&device, &g);
+        compare("routing weights", weight, g.weight, n_out, 1e-5);
+        cuda->fetch(&device, got, g.expert, n_out * 4);
+        check_device();
+        assert_memory_equal(got, expert, n_out * 4);
+    }
+}
+
+int main(void) {
+    if (!gpu_backend_use()) return 77;
+    err e = ERR_INIT;
+    cpu = kernels_find(NULL);
+    cuda = kernels_find("cuda");
+    rand_init(&noise, 3, 1);
+    if (cuda->open(&device, &e) != OK) {
+        print_message("%s\n", e.msg);
+        return 1;
+    }
+    size_t bytes = (size_t)64 << 20;
+    device.scratch = cuda->mem_new(bytes);
+    device.scratch_bytes = bytes;
+    host.scratch = mem_aligned(64, bytes);
+    host.scratch_bytes = bytes;
+    host.thread_scratch[0] = mem_aligned(64, bytes);
+    host.thread_scratch_bytes = bytes;
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_streams), cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_attention), cmocka_unit_test(test_indexer),
+        cmocka_unit_test(test_router)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
