@@ -177,6 +177,7 @@ static void place_head(model *m, char *base, size_t *at) {
     b->logits = take(base, at, floats(rows, c->n_vocab));
     b->logits_part = take(base, at, m->world > 1 ? floats(rows, c->n_vocab) : 0);
     b->is_finite = take(base, at, (size_t)rows);
+    b->is_row_finite = take(base, at, (size_t)m->rows_cap);
 }
 
 static void place_draft(model *m, char *base, size_t *at) {
@@ -266,10 +267,12 @@ static void place_host_results(model *m, char *base, size_t *at) {
     host_buffers *h = &b->host;
     int rows = most_logit_rows(m), slots = m->options.n_slots;
     h->first_logit = take(base, at, (size_t)slots * 4);
+    h->is_span_finite = take(base, at, (size_t)slots);
     h->draft_tokens = take(base, at, (size_t)(slots * larger(c->block, 1)) * 4);
     if (m->ops->is_host) {
         h->logits = b->logits;
         h->is_finite = b->is_finite;
+        h->is_row_finite = b->is_row_finite;
         h->draft_prev = b->draft_prev;
         h->draft_confidence = b->draft_confidence;
         h->draft_logits = b->draft_logits;
@@ -277,6 +280,7 @@ static void place_host_results(model *m, char *base, size_t *at) {
     }
     h->logits = take(base, at, floats(rows, c->n_vocab));
     h->is_finite = take(base, at, (size_t)rows);
+    h->is_row_finite = take(base, at, (size_t)m->rows_cap);
     h->draft_prev = take(base, at, (size_t)slots * 4);
     h->draft_confidence = take(base, at, floats(slots, larger(c->block, 1)));
     h->draft_logits = take(base, at, floats(slots, c->n_vocab));

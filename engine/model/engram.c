@@ -47,8 +47,14 @@ void engram_fetch(model *m, int t) {
         return;
     }
     uint64_t deadline = clock_mono_ns() + (uint64_t)m->options.engram_timeout_ms * 1000000u;
-    m->k.rc = m->store->ops->wait(m->store, m->tickets[t], deadline, &m->k.error);
+    err why = ERR_INIT;
+    int rc = m->store->ops->wait(m->store, m->tickets[t], deadline, &why);
     m->tickets[t] = -1;
+    /* Records that did not come are NaN: the rows that need them end, the others go on, and no rank
+     * leaves the common order of operators. */
+    if (rc != OK && m->fault.code == OK) {
+        m->fault = why;
+    }
     if (b->host.records[t] != b->records[t]) {
         size_t n = (size_t)(m->step_rows.rows.n * m->part.n_columns);
         m->ops->copy(

@@ -31,8 +31,9 @@ typedef struct engram_store_ops {
      * too many open. */
     int (*begin)(engram_store *s, int i_table, const int64_t *rows, int n, uint8_t *out,
         int *ticket, err *e);
-    /* Waits until the request is complete; deadline_ns is on clock_mono_ns. ERR_TIMEOUT, ERR_IO
-     * (names the table). */
+    /* Waits until the request is complete; deadline_ns is on clock_mono_ns. The request is over
+     * either way: after ERR_TIMEOUT, ERR_IO or ERR_FORMAT (which name the file or the reason) the
+     * records that did not come are all NaN, the others are right. */
     int (*wait)(engram_store *s, int ticket, uint64_t deadline_ns, err *e);
     /* These records will probably be asked for soon (drafted tokens). Never blocks, may do nothing.
      */

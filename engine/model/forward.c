@@ -1,5 +1,7 @@
 /* The forward pass of a step: the one sequence of operators for prompt chunks, decoding and verify
  * windows. */
+#include <math.h>
+
 #include "engine/base/clock.h"
 #include "engine/model/model_internal.h"
 
@@ -88,6 +90,17 @@ static uint64_t lap(model *m, step_part part, uint64_t since) {
     return now;
 }
 
+/* For tests: rows of one token go wrong from the start. */
+static void spoil_rows(model *m) {
+    static const float nan = NAN;
+    size_t width = (size_t)(m->config.n_streams * m->config.n_embd);
+    for (int i = 0; i < m->step_rows.rows.n; i++) {
+        if (m->step_rows.token[i] == m->options.fault_token) {
+            m->ops->copy(&m->k, m->b.h + (size_t)i * width, &nan, sizeof(nan));
+        }
+    }
+}
+
 /* The operators of a pass, from embedding to logits. */
 static void run_pass(model *m, int n_logits) {
     const model_config *c = &m->config;
@@ -97,9 +110,15 @@ static void run_pass(model *m, int n_logits) {
     if (m->tap != NULL) {
         tap_embed(m);
     }
+    if (m->options.fault_token > 0) {
+        spoil_rows(m);
+    }
     make_rope_tables(m, &m->step_rows);
     (void)lap(m, STEP_PART_EMBED, start);
     run_layers(m);
+    /* A row that went wrong anywhere shows it in its streams at the end, with or without logits. */
+    m->ops->finite(&m->k,
+        &(finite_args){m->b.h, m->b.is_row_finite, m->step_rows.rows.n, c->n_streams * c->n_embd});
     start = clock_mono_ns();
     run_logits(m, n_logits);
     (void)lap(m, STEP_PART_HEAD, start);
@@ -170,11 +189,23 @@ static void fetch_results(model *m, int n_logits) {
     buffers *b = &m->b;
     if (b->host.logits != b->logits) {
         size_t n = (size_t)n_logits;
+        m->ops->copy(&m->k, b->host.is_row_finite, b->is_row_finite, (size_t)m->step_rows.rows.n);
         m->ops->copy(
             &m->k, b->host.logits, b->logits, n * (size_t)m->config.n_vocab * sizeof(float));
         m->ops->copy(&m->k, b->host.is_finite, b->is_finite, n);
     }
     m->ops->wait(&m->k);
+}
+
+static void mark_spans(model *m, const batch_plan *plan) {
+    const uint8_t *row = m->b.host.is_row_finite;
+    for (int i = 0; i < plan->n_spans; i++) {
+        uint8_t is_finite = 1;
+        for (int r = 0; r < plan->spans[i].n_rows; r++) {
+            is_finite &= *row++ != 0;
+        }
+        m->b.host.is_span_finite[i] = is_finite;
+    }
 }
 
 /* Pending verify rows of the plan's slots go into the draft rings before new rows come. */
@@ -212,6 +243,7 @@ int model_step(model *m, const batch_plan *plan, step_result *out, err *e) {
         return rc;
     }
     m->k.rc = OK;
+    m->fault.code = OK;
     for (int i = 0; i < STEP_N_PARTS; i++) {
         m->part_ns[i] = 0;
     }
@@ -228,11 +260,14 @@ int model_step(model *m, const batch_plan *plan, step_result *out, err *e) {
         return err_add(e, m->k.rc, "step %llu", (unsigned long long)plan->id);
     }
     advance_slots(m, plan);
+    mark_spans(m, plan);
     *out = (step_result){.n_rows = m->step_rows.rows.n,
         .n_logit_rows = n_logits,
         .logits = m->b.host.logits,
         .first_logit = m->b.host.first_logit,
-        .is_finite = m->b.host.is_finite};
+        .is_finite = m->b.host.is_finite,
+        .is_span_finite = m->b.host.is_span_finite,
+        .fault = m->fault.code != OK ? &m->fault : NULL};
     for (int i = 0; i < STEP_N_PARTS; i++) {
         out->part_ns[i] = m->part_ns[i];
     }

@@ -57,6 +57,7 @@ typedef struct model_options {
     model_rounding rounding;
     bool has_exact_kv;   /* keep KV in float32, no fake quantization: slower, larger, not
                                  * the product */
+    int32_t fault_token; /* rows of this token turn into NaN; 0: none */
     bool has_float_exl3; /* fp32 decode form of EXL3 linears instead of the integer form */
 } model_options;
 
@@ -134,7 +135,10 @@ typedef struct step_result {
     const float *logits;        /* [n_logit_rows][n_vocab], the model's, valid until the next step
                                  * or draft */
     const int32_t *first_logit; /* [n_spans] first logit row of a span; -1: none */
-    const uint8_t *is_finite;   /* [n_logit_rows] 0: this row holds a NaN or infinity, drop its
+    const uint8_t *is_span_finite;  /* [n_spans] 0: a row of the span went wrong, with or without
+                                    * logits; NULL: not known */
+    const err *fault;               /* what the Engram store reported; NULL: nothing */
+    const uint8_t *is_finite;       /* [n_logit_rows] 0: this row holds a NaN or infinity, drop its
                                  * stream */
     uint64_t part_ns[STEP_N_PARTS]; /* EXCHANGE is also contained in the others */
     uint64_t total_ns;

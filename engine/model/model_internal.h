@@ -100,7 +100,7 @@ typedef struct host_buffers {
     uint8_t *records[MODEL_MAX_ENGRAM]; /* what the store fills */
     int32_t *first_logit;
     float *logits;
-    uint8_t *is_finite;
+    uint8_t *is_finite, *is_row_finite, *is_span_finite;
     int32_t *draft_tokens, *draft_prev;
     float *draft_confidence, *draft_logits;
     float *exchange; /* for an exchange that works on host memory beside a device */
@@ -125,7 +125,7 @@ typedef struct buffers {
     float *taps; /* [rows][n_taps * n_embd] */
     float *feed_x, *feed_main;
     float *head_x, *logits, *logits_part;
-    uint8_t *is_finite;
+    uint8_t *is_finite, *is_row_finite;
     int32_t *draft_prev, *draft_pick;
     float *draft_xe, *draft_confidence, *draft_logits, *draft_value;
     host_buffers host;
@@ -180,6 +180,7 @@ struct model {
     int32_t *token_class; /* [n_vocab] */
     int32_t pad_class;
     int tickets[MODEL_MAX_ENGRAM];
+    err fault; /* of the Engram store in this step; code OK: none */
     /* pass */
     step_graph graphs[MODEL_MAX_GRAPHS];
     uint64_t n_steps;
