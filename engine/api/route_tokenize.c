@@ -23,10 +23,14 @@ static int tokens_of_prompt(const api *a, const json *body, token_list *out, api
 }
 
 static int tokens_of_messages(const api *a, const json *body, token_list *out, api_error *e) {
-    chat_settings settings = {.thinks_by_default = a->options.thinks_by_default};
+    chat_settings settings = {.thinks_by_default = a->options.thinks_by_default,
+        .replay = replay_find,
+        .replay_ctx = a->replay};
     chat_prompt prompt = CHAT_PROMPT_INIT;
     err why = ERR_INIT;
+    replay_lock(a->replay);
     int rc = chat_render_body(body, &settings, &prompt, &why);
+    replay_unlock(a->replay);
     if (rc == OK) rc = chat_prompt_encode(&prompt, a->options.tokenizer, false, out, &why);
     chat_prompt_release(&prompt);
     return rc == OK ? OK : api_from_err(e, &why);

@@ -63,6 +63,7 @@ void stub_server_start(stub_server *s, const stub_server_options *o) {
         .keep_alive_ms = o->keep_alive_ms,
         .max_body_bytes = o->max_body_bytes};
     if (o->starts_loading) ao.run = NULL;
+    if (o->adjust != NULL) o->adjust(&ao);
     if (api_open(&ao, fd, &s->api, &e) != OK) die("api_open", e.msg);
     if (api_endpoint(s->api, true, "127.0.0.1", 0, &e) != OK) die("api_endpoint", e.msg);
     s->port = api_endpoint_port(s->api);

@@ -22,7 +22,8 @@ typedef struct stub_server_options {
     int32_t keep_alive_ms;
     size_t max_body_bytes;
     int32_t queue_cap;
-    bool starts_loading; /* without the run until stub_server_attach */
+    void (*adjust)(api_options *o); /* NULL: as it is */
+    bool starts_loading;            /* without the run until stub_server_attach */
 } stub_server_options;
 
 /* A tokenizer with the chat protocol's tokens: the demo model's. NULL if there is none here. */
