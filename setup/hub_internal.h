@@ -44,6 +44,7 @@ typedef struct hub_file {
     uint64_t last_fresh, last_ms;
     double rate;
     uint64_t again_bytes;
+    uint64_t unmarked_bytes;      /* written, not yet flushed and marked */
     pthread_mutex_t journal_lock; /* orders writes of the journal file */
 } hub_file;
 

@@ -114,6 +114,7 @@ static int take(void *ctx, const void *data, size_t n) {
         /* More than was asked for: what came before it is not to be trusted either. */
         pthread_mutex_lock(&w->h->lock);
         w->h->p.again_bytes += c->pos - c->marked;
+        c->f->unmarked_bytes -= c->pos - c->marked;
         pthread_mutex_unlock(&w->h->lock);
         c->pos = c->marked;
         return fault(c, FAULT_RANGE);

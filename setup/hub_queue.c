@@ -148,6 +148,7 @@ int hub_claim_mark(hub *h, hub_claim *c, err *e) {
     if (fdatasync(f->fd) != 0) return err_errno(e, "flushing %s", f->part);
     pthread_mutex_lock(&h->lock);
     ranges_mark(&f->r, c->marked, c->pos);
+    f->unmarked_bytes -= c->pos - c->marked;
     h->last_progress_ms = clock_mono_ms();
     f->n_fails = 0;
     /* The hasher reads what follows the front from the page cache; all else must not fill it. */

@@ -31,6 +31,7 @@ void hub_throttle(hub *h, size_t n) {
 void hub_count_bytes(hub *h, hub_file *f, size_t n) {
     pthread_mutex_lock(&h->lock);
     f->fresh_bytes += n;
+    f->unmarked_bytes += n;
     h->p.fetched_bytes += n;
     h->last_progress_ms = clock_mono_ms();
     pthread_mutex_unlock(&h->lock);
@@ -89,7 +90,9 @@ void hub_rate_tick_locked(hub *h) {
 }
 
 static uint64_t file_done_locked(const hub_file *f) {
-    return f->state == HUB_OK ? f->f->size : f->state == HUB_CHECKING ? 0 : f->r.done_bytes;
+    if (f->state == HUB_OK) return f->f->size;
+    uint64_t done = f->r.done_bytes + f->unmarked_bytes;
+    return f->state == HUB_CHECKING ? 0 : done < f->f->size ? done : f->f->size;
 }
 
 void hub_progress_get(hub *h, hub_progress *out) {
