@@ -38,7 +38,7 @@ uint64_t number_hash(const frame *f) {
 
 /* The same hash for a value in units of 10^-18. */
 static uint64_t hash_of_value(wide v) {
-    uint8_t digits[40];
+    uint8_t digits[40] = {0};
     bool is_negative = v < 0;
     int n = 0;
     uint64_t h = HASH_START;

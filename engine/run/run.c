@@ -69,7 +69,7 @@ int run_open(const run_options *options, run **out, err *e) {
     }
     step_cost_reset(&r->cost);
     r->prefixes = reuse_open(r);
-    store_open(r);
+    store_attach(r);
     r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (r->wake_fd < 0 || pthread_create(&r->thread, NULL, run_step_thread, r) != 0) {
         int rc = err_errno(e, "starting the step thread");

@@ -193,8 +193,8 @@ void reuse_forget(run *r, stream *s, const err *why);
 /* A stream that reads the same prompt now will leave a prefix for t. */
 bool reuse_should_wait(const run *r, const ticket *t);
 
-/* store.c: the prefix cache on disk, all on the step thread but store_open. */
-void store_open(run *r);
+/* store.c: the prefix cache on disk, all on the step thread but store_attach. */
+void store_attach(run *r);
 /* This node got a mark. */
 void store_note(run *r, int32_t node);
 /* Moves some of what waits to the writer. */

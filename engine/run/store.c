@@ -13,7 +13,7 @@
 /* A clean end waits at most so long for the disk. */
 #define FINISH_MS 5000
 
-void store_open(run *r) {
+void store_attach(run *r) {
     const run_options *o = &r->options;
     err why = ERR_INIT;
     if (r->prefixes == NULL || o->cache_dir == NULL || o->cache_disk_bytes == 0) return;
