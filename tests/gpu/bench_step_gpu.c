@@ -211,15 +211,15 @@ static void profile_step(int n_rows) {
 
 int main(int argc, char **argv) {
     char dir[] = "/tmp/tandem-synthetic-XXXXXX";
-    int world = argc > 1 ? atoi(argv[1]) : 2;
-    size_t pool = argc > 2 ? (size_t)strtoull(argv[2], NULL, 10) << 30 : (size_t)90 << 30;
+    int world = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 2;
+    size_t pool_bytes = argc > 2 ? (size_t)strtoull(argv[2], NULL, 10) << 30 : (size_t)90 << 30;
     err e = ERR_INIT;
     if (!gpu_backend_use()) return 77;
-    int rank = argc > 3 ? atoi(argv[3]) : 0;
+    int rank = argc > 3 ? (int)strtol(argv[3], NULL, 10) : 0;
     exchange *x = world == 1 ? NULL
-                  : argc > 4 ? open_nccl(world, rank, atoi(argv[4]))
+                  : argc > 4 ? open_nccl(world, rank, (int)strtol(argv[4], NULL, 10))
                              : synthetic_exchange(world);
-    const kernels *table = synthetic_kernels(pool);
+    const kernels *table = synthetic_kernels(pool_bytes);
     if (table == NULL || mkdtemp(dir) == NULL) {
         printf("no device memory for the pool, or no folder\n");
         return 1;
@@ -232,7 +232,7 @@ int main(int argc, char **argv) {
     give_pages(0, 0, 16384);
     const char *n_rows = getenv("SYNTHETIC_PROFILE_ROWS");
     if (n_rows != NULL) {
-        profile_step(atoi(n_rows));
+        profile_step((int)strtol(n_rows, NULL, 10));
         return 0;
     }
     bench_prefill(4, "prefill");

@@ -272,56 +272,66 @@ static void cpu_token(const expert_set *s, int t, float *y) {
     }
 }
 
-/* The device's answer for tokens t0 .. t0 + n - 1 in one run. */
-static void gpu_tokens(const expert_set *s, int t0, int n, float *y) {
-    exl3_gpu_job gate_up[2 * EXPERTS] = {0}, down[EXPERTS] = {0};
-    int token_of[EXPERTS][TOKENS], pair_of[TOKENS * CHOICES], n_jobs = 0, n_pairs = 0;
+/* Pairs of n tokens grouped by expert. */
+typedef struct token_groups {
+    exl3_gpu_job gate_up[2 * EXPERTS], down[EXPERTS];
+    int token_of[EXPERTS][TOKENS], pair_of[TOKENS * CHOICES], n_jobs, n_pairs;
     float weight[TOKENS * CHOICES];
+} token_groups;
+
+static void group_tokens(const expert_set *s, int t0, int n, token_groups *g) {
+    memset(g, 0, sizeof *g);
     for (int k = 0; k < EXPERTS; k++) {
         int n_rows = 0;
-        for (int t = 0; t < n; t++) {
-            for (int c = 0; c < CHOICES; c++) {
-                if (s->pick[t0 + t][c] != k) continue;
-                token_of[n_jobs][n_rows++] = t;
-                pair_of[t * CHOICES + c] = n_pairs;
-                weight[n_pairs++] = s->weight[t0 + t][c];
-            }
+        for (int i = 0; i < n * CHOICES; i++) {
+            int t = i / CHOICES, c = i % CHOICES;
+            if (s->pick[t0 + t][c] != k) continue;
+            g->token_of[g->n_jobs][n_rows++] = t;
+            g->pair_of[i] = g->n_pairs;
+            g->weight[g->n_pairs++] = s->weight[t0 + t][c];
         }
         if (n_rows == 0) continue;
-        gate_up[2 * n_jobs] = (exl3_gpu_job){.matrix = s->gate[k].device, .n_rows = n_rows};
-        gate_up[2 * n_jobs + 1] = (exl3_gpu_job){.matrix = s->up[k].device, .n_rows = n_rows};
-        down[n_jobs] = (exl3_gpu_job){
-            .matrix = s->down[k].device, .n_rows = n_rows, .first_pair = n_pairs - n_rows};
-        n_jobs++;
+        int j = g->n_jobs++;
+        g->gate_up[2 * j] = (exl3_gpu_job){.matrix = s->gate[k].device, .n_rows = n_rows};
+        g->gate_up[2 * j + 1] = (exl3_gpu_job){.matrix = s->up[k].device, .n_rows = n_rows};
+        g->down[j] = (exl3_gpu_job){
+            .matrix = s->down[k].device, .n_rows = n_rows, .first_pair = g->n_pairs - n_rows};
     }
-    fixture_list gate_up_list, down_list;
-    fixture_list_init(&gate_up_list, gate_up, 2 * n_jobs, 1);
-    fixture_list_init(&down_list, down, n_jobs, 0);
-    /* The rows of each job, gathered; and separate ranges of sums and counters for the two lists. */
-    const float *x_of[2 * EXPERTS];
-    for (int j = 0; j < 2 * n_jobs; j++) {
-        int n_rows = gate_up[j].n_rows;
+}
+
+/* The rows of each job, gathered, in the list and on the device. */
+static void send_rows(const expert_set *s, int t0, const token_groups *g, fixture_list *list) {
+    for (int j = 0; j < 2 * g->n_jobs; j++) {
+        int n_rows = g->gate_up[j].n_rows;
         float *x = device_new(sizeof(float) * (size_t)(n_rows * D));
         for (int r = 0; r < n_rows; r++)
-            device_put(x + r * D, s->x + (t0 + token_of[j / 2][r]) * D, sizeof(float) * D);
-        x_of[j] = x;
+            device_put(x + r * D, s->x + (t0 + g->token_of[j / 2][r]) * D, sizeof(float) * D);
+        list->jobs[j].x = x;
+        list->jobs[j].x_stride = D;
     }
+    device_put(list->device->jobs, list->jobs, sizeof *list->jobs * 2 * (size_t)g->n_jobs);
+}
+
+/* The device's answer for tokens t0 .. t0 + n - 1 in one run. */
+static void gpu_tokens(const expert_set *s, int t0, int n, float *y) {
+    token_groups g;
+    group_tokens(s, t0, n, &g);
+    int n_jobs = g.n_jobs;
+    fixture_list gate_up_list, down_list;
+    fixture_list_init(&gate_up_list, g.gate_up, 2 * n_jobs, 1);
+    fixture_list_init(&down_list, g.down, n_jobs, 0);
+    send_rows(s, t0, &g, &gate_up_list);
+    /* Separate ranges of sums and counters for the two lists. */
     for (int j = 0; j < n_jobs; j++) {
         down_list.jobs[j].first_sum += (int32_t)gate_up_list.n_sums;
         down_list.jobs[j].first_counter += (int32_t)gate_up_list.n_counters;
     }
     device_put(down_list.device->jobs, down_list.jobs, sizeof *down_list.jobs * (size_t)n_jobs);
-    for (int j = 0; j < 2 * n_jobs; j++) {
-        gate_up_list.jobs[j].x = x_of[j];
-        gate_up_list.jobs[j].x_stride = D;
-    }
-    device_put(gate_up_list.device->jobs, gate_up_list.jobs,
-        sizeof *gate_up_list.jobs * 2 * (size_t)n_jobs);
-    float *device_weight = device_new(sizeof weight),
+    float *device_weight = device_new(sizeof g.weight),
           *device_y = device_new(sizeof(float) * TOKENS * D);
-    int *device_pair = device_new(sizeof pair_of);
-    device_put(device_weight, weight, sizeof weight);
-    device_put(device_pair, pair_of, sizeof pair_of);
+    int *device_pair = device_new(sizeof g.pair_of);
+    device_put(device_weight, g.weight, sizeof g.weight);
+    device_put(device_pair, g.pair_of, sizeof g.pair_of);
     int most = gate_up_list.max_stage_bytes > down_list.max_stage_bytes
                    ? gate_up_list.max_stage_bytes
                    : down_list.max_stage_bytes;
@@ -359,7 +369,7 @@ static void gpu_tokens(const expert_set *s, int t0, int n, float *y) {
     for (size_t i = 0; i < sizeof used / sizeof *used; i++)
         device_free(used[i]);
     for (int j = 0; j < 2 * n_jobs; j++)
-        device_free((void *)x_of[j]);
+        device_free((void *)(uintptr_t)gate_up_list.jobs[j].x);
     fixture_list_release(&gate_up_list);
     fixture_list_release(&down_list);
 }
