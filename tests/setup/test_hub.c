@@ -487,6 +487,80 @@ static void kills_only_cost_the_ranges_in_work(void **state) {
     assert_true(n_kills > 0);
 }
 
+/* A file of zeros above 50 GB, really loaded; the disk keeps it sparse. Only in the long run. */
+
+#define HUGE_BYTES (((uint64_t)55 << 30) + 12345)
+
+static void zeros(void *ctx, uint64_t offset, void *out, size_t n) {
+    (void)ctx;
+    (void)offset;
+    memset(out, 0, n);
+}
+
+static void decide_huge(void *ctx, const hub_seen *r, hub_answer *a) {
+    (void)ctx;
+    if (!r->has_range) {
+        a->status = 400; /* as the storage does for files of this size */
+    } else {
+        hub_server_file(r, HUGE_BYTES, zeros, NULL, a);
+    }
+}
+
+static uint64_t much_space(void *ctx) {
+    (void)ctx;
+    return (uint64_t)1 << 50;
+}
+
+static int reserve_nothing(void *ctx, int fd, uint64_t offset, uint64_t length, err *e) {
+    (void)ctx, (void)fd, (void)offset, (void)length, (void)e;
+    return OK;
+}
+
+static int write_sparse(void *ctx, int fd, const void *data, size_t n, uint64_t offset, err *e) {
+    const char *p = data;
+    (void)ctx;
+    bool is_zero = n > 0 && p[0] == 0 && memcmp(p, p + 1, n - 1) == 0;
+    return is_zero ? OK : fd_write_at(fd, data, n, offset, e);
+}
+
+static void file_over_50_gb_is_loaded(void **state) {
+    world *w = *state;
+    if (getenv("TANDEM_LONG") == NULL) skip();
+    manifest m;
+    hub_counts c;
+    manifest_file f = {.repo = (char *)"o/n",
+        .commit = COMMIT,
+        .path = (char *)"huge",
+        .size = HUGE_BYTES,
+        .kind = MANIFEST_SHA256,
+        .role = MANIFEST_ENGRAM,
+        .is_required = true};
+    char *piece = mem_alloc(1 << 20);
+    store_digest *d = store_digest_new(MANIFEST_SHA256, HUGE_BYTES);
+    for (uint64_t at = 0; at < HUGE_BYTES; at += 1 << 20)
+        store_digest_update(
+            d, piece, HUGE_BYTES - at < 1 << 20 ? (size_t)(HUGE_BYTES - at) : 1 << 20);
+    store_digest_finish(d, f.digest);
+    store_digest_free(d);
+    mem_free(piece);
+    manifest_init(&m);
+    assert_int_equal(manifest_add(&m, "test", &f, &w->e), OK);
+    hub_server *server = hub_server_new(decide_huge, NULL);
+    hub_options o = usual(w->root, hub_server_url(server, 0));
+    o.unit_bytes = 0;
+    o.disk =
+        (hub_disk){.free_bytes = much_space, .reserve = reserve_nothing, .write = write_sparse};
+    hub *h = hub_new(&m, &o, &w->e);
+    int rc = h != NULL ? hub_run(h, NULL, NULL, &w->e) : w->e.code;
+    hub_free(h);
+    hub_server_counts(server, &c);
+    hub_server_free(server);
+    manifest_release(&m);
+    if (rc != OK) fail_msg("%s", w->e.msg);
+    assert_int_equal(c.n_without_range, 0);
+    assert_true(c.sent_bytes == HUGE_BYTES);
+}
+
 /* Lock. */
 
 #define SHA(c) c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c c
@@ -596,6 +670,7 @@ int main(int argc, char **argv) {
         WITH(changed_file_is_found_and_repaired),
         WITH(full_disk_pauses),
         WITH(kills_only_cost_the_ranges_in_work),
+        WITH(file_over_50_gb_is_loaded),
         WITH(lock_fixes_what_the_hub_lists),
         WITH(hostile_listings_are_refused),
     };
