@@ -24,7 +24,24 @@ _tandem() {
     --url) :; return ;;
     --key-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     --output) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --bind) :; return ;;
+    --port) :; return ;;
+    --keys) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --confirm-remote) :; return ;;
+    --tls-certificate) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --tls-key) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --cors) :; return ;;
+    --request-log) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --requests) :; return ;;
+    --tokens) :; return ;;
+    --seconds) :; return ;;
+    --context) :; return ;;
     --bits) :; return ;;
+    --profile) :; return ;;
+    --weights) :; return ;;
+    --engram) :; return ;;
+    --rate) :; return ;;
+    --connections) :; return ;;
     --format) COMPREPLY=($(compgen -W "md json txt" -- "$cur")); return ;;
     --node) COMPREPLY=($(compgen -W "head worker" -- "$cur")); return ;;
     --head-root) COMPREPLY=($(compgen -d -- "$cur")); return ;;
@@ -33,7 +50,6 @@ _tandem() {
     --lines) :; return ;;
     --grep) :; return ;;
     --reps) :; return ;;
-    --tokens) :; return ;;
     --prompt-tokens) :; return ;;
     --prompts) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -46,7 +62,7 @@ _tandem() {
   case "$noun $verb" in
     " ")
       case $cur in -*) COMPREPLY=($(compgen -W "--screen --plain --ascii --color --mouse --model --version --help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "ask chat status start stop restart verify support model sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "ask chat status start stop restart verify support serve api model download copy sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
     "ask "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--file --session --stream --show-thinking --json --system --thinking --set --model --help --socket" -- "$cur")); return ;; esac
       : ;;
@@ -71,6 +87,15 @@ _tandem() {
     "support "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--output --print --yes --json --help --socket" -- "$cur")); return ;; esac
       : ;;
+    "serve "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--bind --port --keys --confirm-remote --tls-certificate --tls-key --cors --request-log --log-prompts --detach --model --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "api key")
+      case $cur in -*) COMPREPLY=($(compgen -W "--keys --requests --tokens --seconds --context --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "api requests")
+      case $cur in -*) COMPREPLY=($(compgen -W "--watch --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
     "model list")
       case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
       : ;;
@@ -80,6 +105,15 @@ _tandem() {
     "model quantize")
       case $cur in -*) COMPREPLY=($(compgen -W "--bits --threads --restart --json --help --socket" -- "$cur")); return ;; esac
       COMPREPLY=($(compgen -d -- "$cur")) ;;
+    "model lock")
+      case $cur in -*) COMPREPLY=($(compgen -W "--profile --weights --engram --yes --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "download "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--profile --background --attach --pause --cancel --job --rate --connections --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "copy "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--profile --background --attach --pause --cancel --job --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
     "sessions list")
       case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
       : ;;
@@ -166,10 +200,11 @@ _tandem() {
       : ;;
     "help "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--man --help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "ask chat status start stop restart verify support model sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "ask chat status start stop restart verify support serve api model download copy sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
     *)
       case $noun in
-        model) COMPREPLY=($(compgen -W "list show quantize" -- "$cur")) ;;
+        api) COMPREPLY=($(compgen -W "key requests" -- "$cur")) ;;
+        model) COMPREPLY=($(compgen -W "list show quantize lock" -- "$cur")) ;;
         sessions) COMPREPLY=($(compgen -W "list show export import fork rename delete" -- "$cur")) ;;
         config) COMPREPLY=($(compgen -W "list get set unset sample path import" -- "$cur")) ;;
         link) COMPREPLY=($(compgen -W "show plan apply prove" -- "$cur")) ;;
