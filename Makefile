@@ -251,12 +251,15 @@ bins_in = $(filter $(addprefix $(OUT)/tests/,$(addsuffix /%,$1)),$(TEST_BIN))
 scripts_in = $(foreach d,$1,$(wildcard tests/$d/test_*.sh))
 CASES_BIN := $(foreach t,$(TEST_BIN),$(if $(findstring /test_cases_,$t),$t))
 
-.PHONY: test test-binaries test-long test-golden test-cases test-gpu asan tsan fuzz bench demo-eval
+.PHONY: soak test test-binaries test-long test-golden test-cases test-gpu asan tsan fuzz bench demo-eval
 test-binaries: $(call bins_in,$(TEST_DIRS))
 test: programs $(call bins_in,$(TEST_DIRS))
 	@$(RUNNER) $(call bins_in,$(TEST_DIRS)) $(call scripts_in,$(TEST_DIRS))
 test-long: programs $(TEST_BIN)
 	@TANDEM_LONG=1 TEST_TIMEOUT=3600 $(RUNNER) $(TEST_BIN) $(call scripts_in,$(TEST_DIRS) long)
+# Random load against replies made alone: SOAK_SECONDS long, an hour by default (test: two minutes).
+soak: $(OUT)/tests/unit/test_soak
+	SOAK_SECONDS=$${SOAK_SECONDS:-3600} $<
 test-golden: $(filter-out $(CASES_BIN),$(call bins_in,golden))
 	@$(RUNNER) $^
 test-cases: programs $(CASES_BIN)
