@@ -14,6 +14,8 @@
 #include "engine/run/disk_internal.h"
 
 #define CLEAN_EVERY_S 60
+/* Each start begins a segment: many short ones must not use up the places. */
+#define SEGMENTS_KEPT (DISK_SEGMENTS / 2)
 #define IDLE_MS 1000
 /* Records wait for each other, so that one wait for the disk serves many: until nothing came for a
  * moment, or for this long at most. */
@@ -193,13 +195,15 @@ static void drop_segment(disk_cache *d, int32_t i, const char *why) {
     atomic_store(&d->segments[i].bytes, 0);
 }
 
-static int32_t oldest_segment(disk_cache *d, uint64_t *total) {
+static int32_t oldest_segment(disk_cache *d, uint64_t *total, int32_t *n) {
     int32_t oldest = -1;
     *total = 0;
+    *n = 0;
     for (int32_t i = 0; i < DISK_SEGMENTS; i++) {
         disk_segment *s = &d->segments[i];
         if (atomic_load(&s->number) == 0 || atomic_load(&s->bytes) == 0) continue;
         *total += atomic_load(&s->bytes) + atomic_load(&s->manifest_bytes);
+        *n += 1;
         if (i == d->i_current) continue;
         if (oldest < 0 ||
             atomic_load(&s->last_used_s) < atomic_load(&d->segments[oldest].last_used_s)) {
@@ -212,7 +216,9 @@ static int32_t oldest_segment(disk_cache *d, uint64_t *total) {
 static void make_room(disk_cache *d) {
     uint64_t total;
     int32_t i;
-    while ((i = oldest_segment(d, &total)) >= 0 && total > d->o.budget_bytes) {
+    int32_t n;
+    while ((i = oldest_segment(d, &total, &n)) >= 0 &&
+           (total > d->o.budget_bytes || n > SEGMENTS_KEPT)) {
         if (atomic_load(&d->n_loading) > 0) return; /* again after the next group */
         drop_segment(d, i, "budget");
     }
