@@ -13,7 +13,9 @@
 typedef struct laying {
     const char *file, *root;
     int k;
-    bool is_dry;
+    bool is_dry, is_removing;
+    buf *names;       /* gets the paths, each with a line feed before and after; NULL: not wanted */
+    const char *only; /* writes only paths of this list; NULL: all */
     spark_fault *fault;
     char path[400]; /* of the record that is open, "" none */
     mode_t mode;
@@ -53,8 +55,18 @@ static void make_parent(const laying *l, const char *path) {
     buf_release(&dir);
 }
 
+static bool is_wanted(const laying *l) {
+    if (l->only == NULL) return true;
+    buf name = BUF_INIT;
+    (void)buf_printf(&name, "\n%s\n", l->path);
+    bool is = strstr(l->only, buf_cstr(&name)) != NULL;
+    buf_release(&name);
+    return is;
+}
+
 static void close_record(laying *l) {
-    if (l->path[0] != '\0' && !l->is_dry) {
+    if (l->path[0] != '\0' && l->is_removing) (void)unlink(l->path);
+    if (l->path[0] != '\0' && !l->is_dry && is_wanted(l)) {
         make_parent(l, l->path);
         (void)unlink(l->path);
         /* Thousands of files: written plainly, without waiting for the disk. */
@@ -77,6 +89,9 @@ static void open_record(laying *l, char *line) {
     char path[400];
     if (first == NULL) broken(l, "a record without a path");
     full_path(l, first, path);
+    if (l->names != NULL && (str_eq(kind, "@file") || str_eq(kind, "@remove"))) {
+        (void)buf_printf(l->names, "\n%s\n", path);
+    }
     if (str_eq(kind, "@file")) {
         char *mode = strtok_r(NULL, " ", &save);
         str_copy(l->path, sizeof l->path, path);
@@ -84,8 +99,9 @@ static void open_record(laying *l, char *line) {
     } else if (str_eq(kind, "@link")) {
         char *target = strtok_r(NULL, " ", &save);
         if (target == NULL) broken(l, "a link without a target");
-        if (!l->is_dry) make_parent(l, path);
-        if (!l->is_dry && symlink(target, path) != 0) broken(l, "a link cannot be made");
+        if (!l->is_dry && l->only == NULL) make_parent(l, path);
+        if (!l->is_dry && l->only == NULL && symlink(target, path) != 0)
+            broken(l, "a link cannot be made");
     } else if (str_eq(kind, "@remove")) {
         if (!l->is_dry && unlink(path) != 0) broken(l, "nothing to remove");
     } else if (str_eq(kind, "@node") && l->fault != NULL) {
@@ -138,4 +154,26 @@ void spark_tree_lay(const char *file, const char *root, int k, spark_fault *faul
 void spark_tree_expect(const char *file, spark_fault *fault) {
     laying l = {.file = file, .root = "", .k = 1, .is_dry = true, .fault = fault, .text = BUF_INIT};
     lay(&l);
+}
+
+void spark_tree_restore(const char *healthy, const char *fault_file, const char *root, int k) {
+    buf names = BUF_INIT;
+    spark_fault unused;
+    laying away = {.file = fault_file,
+        .root = root,
+        .k = k,
+        .is_dry = true,
+        .is_removing = true,
+        .names = &names,
+        .fault = &unused,
+        .text = BUF_INIT};
+    lay(&away);
+    laying back = {.file = healthy,
+        .root = root,
+        .k = k,
+        .only = buf_cstr(&names),
+        .fault = &unused,
+        .text = BUF_INIT};
+    lay(&back);
+    buf_release(&names);
 }

@@ -17,6 +17,8 @@ typedef struct spark_fault {
 /* Lays a tree file over root; k is 1 for the head, 2 for the worker. fault may be NULL. Ends the
  * program with a message when the file is broken. */
 void spark_tree_lay(const char *file, const char *root, int k, spark_fault *fault);
+/* Takes the files of a fault away again and puts the healthy tree's own in their place. */
+void spark_tree_restore(const char *healthy, const char *fault_file, const char *root, int k);
 /* Only reads the head lines of a fault file. */
 void spark_tree_expect(const char *file, spark_fault *fault);
 

@@ -29,21 +29,17 @@ typedef struct pair {
     char baseline[100];
 } pair;
 
-static void pair_open(pair *p, const char *fault_file, spark_fault *fault) {
+static void pair_open(pair *p) {
     char healthy[500];
     memset(p, 0, sizeof *p);
     (void)snprintf(p->dir, sizeof p->dir, "/tmp/tandem-spark.XXXXXX");
     assert_non_null(mkdtemp(p->dir));
     (void)snprintf(healthy, sizeof healthy, "%s/healthy.tree", data_dir());
     (void)snprintf(p->baseline, sizeof p->baseline, "%s/baselines.json", p->dir);
-    if (fault_file != NULL) spark_tree_expect(fault_file, fault);
     for (int i = 0; i < 2; i++) {
         static const char *const names[] = {"head", "worker"};
         (void)snprintf(p->root[i], sizeof p->root[i], "%s/%s", p->dir, names[i]);
         spark_tree_lay(healthy, p->root[i], i + 1, NULL);
-        bool is_hit =
-            fault_file != NULL && (str_eq(fault->node, "both") || str_eq(fault->node, names[i]));
-        if (is_hit) spark_tree_lay(fault_file, p->root[i], i + 1, NULL);
         p->node[i] = node_access_local(names[i], p->root[i]);
     }
     p->s = settings_new();
@@ -105,7 +101,7 @@ static void a_healthy_pair_passes(void **state) {
     collected *k = calloc(1, sizeof *k);
     check_status worst;
     err e = ERR_INIT;
-    pair_open(&p, NULL, NULL);
+    pair_open(&p);
     assert_int_equal(check_run(p.c, NULL, -1, collect, k, &worst, &e), OK);
     for (int i = 0; i < k->n; i++) {
         const check_result *r = &k->all[i];
@@ -141,34 +137,52 @@ static void run_expected(pair *p, const char *name, const spark_fault *f) {
     }
 }
 
+/* One pair for all faults: each tree is laid over the healthy one and taken away again. */
 static int n_faults;
 static int one_fault(void *ctx, const char *name, err *e) {
-    (void)ctx, (void)e;
+    pair *p = ctx;
+    (void)e;
     if (!str_starts(name, "fault-")) return OK;
-    char path[700];
-    pair p;
+    char path[700], healthy[500];
     spark_fault f;
     (void)snprintf(path, sizeof path, "%s/%s", data_dir(), name);
-    pair_open(&p, path, &f);
+    (void)snprintf(healthy, sizeof healthy, "%s/healthy.tree", data_dir());
+    spark_tree_expect(path, &f);
     assert_true(f.n_expect > 0);
-    run_expected(&p, name, &f);
-    pair_close(&p);
+    bool is_hit[2] = {!str_eq(f.node, "worker"), !str_eq(f.node, "head")};
+    for (int i = 0; i < 2; i++) {
+        if (is_hit[i]) spark_tree_lay(path, p->root[i], i + 1, NULL);
+    }
+    check_options o = {.node = {p->node[0], p->node[1]},
+        .settings = p->s,
+        .baseline = p->baseline,
+        .need_bytes = {532000000000, 532000000000},
+        .has_need = true,
+        .need_text = "model files"};
+    check_context_free(p->c);
+    p->c = check_context_new(&o);
+    run_expected(p, name, &f);
+    for (int i = 0; i < 2; i++) {
+        if (is_hit[i]) spark_tree_restore(healthy, path, p->root[i], i + 1);
+    }
     n_faults++;
     return OK;
 }
 
 static void each_fault_is_found(void **state) {
     (void)state;
+    pair p;
     err e = ERR_INIT;
-    if (dir_each(data_dir(), one_fault, NULL, &e) != OK) fail_msg("%s", e.msg);
+    pair_open(&p);
+    if (dir_each(data_dir(), one_fault, &p, &e) != OK) fail_msg("%s", e.msg);
     assert_true(n_faults >= 40);
+    pair_close(&p);
 }
 
 static void a_missing_worker_is_unknown_or_skipped(void **state) {
     (void)state;
     pair p;
-    spark_fault none;
-    pair_open(&p, NULL, &none);
+    pair_open(&p);
     check_options o = {
         .node = {p.node[0], NULL}, .missing = {NULL, "no route to host"}, .settings = p.s};
     check_context *c = check_context_new(&o);
@@ -193,10 +207,9 @@ static void a_missing_worker_is_unknown_or_skipped(void **state) {
 static void baselines_are_kept_and_compared(void **state) {
     (void)state;
     pair p;
-    spark_fault none;
     check_baseline b = {.value = 94.5, .wall_ms = 1234, .text = "x"}, got;
     err e = ERR_INIT;
-    pair_open(&p, NULL, &none);
+    pair_open(&p);
     assert_int_equal(check_baseline_get(p.baseline, "P5", "head", &got, &e), ERR_NOT_FOUND);
     assert_int_equal(check_baseline_put(p.baseline, "P5", "head", &b, &e), OK);
     b.value = 90;
