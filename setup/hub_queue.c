@@ -124,7 +124,9 @@ void hub_claim_give(hub *h, hub_claim *c) {
     pthread_mutex_lock(&h->lock);
     for (uint64_t at = c->start; at < c->end; at += f->r.unit - at % f->r.unit)
         f->taken[at / f->r.unit] = 0;
-    if (f->state == HUB_LOADING && ranges_is_complete(&f->r)) f->state = HUB_VERIFYING;
+    /* Not while another worker may still write the journal: it would come back after its removal. */
+    if (f->state == HUB_LOADING && ranges_is_complete(&f->r) && !is_any_taken(f))
+        f->state = HUB_VERIFYING;
     h->n_busy--;
     pthread_cond_broadcast(&h->changed);
     pthread_mutex_unlock(&h->lock);
