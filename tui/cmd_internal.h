@@ -26,6 +26,7 @@ int cmd_api_requests(const cmd_args *a);
 int cmd_model_list(const cmd_args *a);
 int cmd_model_show(const cmd_args *a);
 int cmd_model_quantize(const cmd_args *a);
+int cmd_model_engram(const cmd_args *a);
 int cmd_model_lock(const cmd_args *a);
 int cmd_download(const cmd_args *a);
 int cmd_copy(const cmd_args *a);

@@ -213,6 +213,13 @@ static const cmd_option QUANTIZE_OPTIONS[] = {
     END_OPTION,
 };
 
+static const cmd_option ENGRAM_OPTIONS[] = {
+    {"config", 0, "DIR", "folder of config.json when IN holds only the tables", COMPLETE_DIR},
+    {"world", 0, "N", "pack the part of one of N ranks; not given: whole tables", COMPLETE_NONE},
+    {"rank", 0, "R", "which rank, from 0", COMPLETE_NONE},
+    END_OPTION,
+};
+
 static const cmd_option SHOW_OPTIONS[] = {
     {"all", 0, NULL, "all branches, not only the current one", COMPLETE_NONE},
     JSON_OPTION,
@@ -313,6 +320,11 @@ static const cmd_entry ENTRIES[] = {
         "folder. BITS is 1 to 8, also 1.5, 2.5 and 3.5; or keep, f16, bf16, f32 for tensors that stay "
         "plain. Ctrl-C stops; finished matrices are kept and the same command goes on with them.",
         QUANTIZE_OPTIONS, COMPLETE_DIR, cmd_model_quantize},
+    {"model", "engram", "IN OUT", 2, 2, "pack Engram tables for direct reads",
+        "One checksummed record a row, so that the engine reads tables of any size from the disk. "
+        "Ctrl-C stops; what is written is kept and the same command goes on with it. The engine "
+        "takes OUT with: tandemd --engram OUT",
+        ENGRAM_OPTIONS, COMPLETE_DIR, cmd_model_engram},
     {"model", "lock", "", 0, 0, "ask the hub once for commits and digests, and fix them",
         "For profiles whose commits the program does not know. Sizes, architecture and digests are "
         "checked against what is known; names that are not known for certain must be given.",
