@@ -39,7 +39,8 @@ typedef struct daemon_options {
     int64_t cache_disk_mib, cache_age_hours, cache_ram_mib;
     bool is_cache_per_key, no_cache;
     /* Of the endpoint; empty: not given. */
-    buf keys_path, cors_origins, certificate_path, certificate_key_path, request_log_path, confirmed;
+    buf keys_path, cors_origins, certificate_path, certificate_key_path, request_log_path,
+        confirmed;
     bool logs_prompts, opens_metrics, keeps_json_alive, guards_loops, keeps_room;
     int64_t request_timeout_s, keep_alive_s; /* 0: not given */
     log_level level;
