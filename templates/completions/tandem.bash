@@ -34,6 +34,9 @@ _tandem() {
     --seconds) :; return ;;
     --context) :; return ;;
     --bits) :; return ;;
+    --config) COMPREPLY=($(compgen -d -- "$cur")); return ;;
+    --world) :; return ;;
+    --rank) :; return ;;
     --profile) :; return ;;
     --weights) :; return ;;
     --engram) :; return ;;
@@ -101,6 +104,9 @@ _tandem() {
       COMPREPLY=($(compgen -d -- "$cur")) ;;
     "model quantize")
       case $cur in -*) COMPREPLY=($(compgen -W "--bits --threads --restart --json --help --socket" -- "$cur")); return ;; esac
+      COMPREPLY=($(compgen -d -- "$cur")) ;;
+    "model engram")
+      case $cur in -*) COMPREPLY=($(compgen -W "--config --world --rank --help --socket" -- "$cur")); return ;; esac
       COMPREPLY=($(compgen -d -- "$cur")) ;;
     "model lock")
       case $cur in -*) COMPREPLY=($(compgen -W "--profile --weights --engram --yes --json --help --socket" -- "$cur")); return ;; esac
@@ -201,7 +207,7 @@ _tandem() {
     *)
       case $noun in
         api) COMPREPLY=($(compgen -W "key requests" -- "$cur")) ;;
-        model) COMPREPLY=($(compgen -W "list show quantize lock" -- "$cur")) ;;
+        model) COMPREPLY=($(compgen -W "list show quantize engram lock" -- "$cur")) ;;
         sessions) COMPREPLY=($(compgen -W "list show export import fork rename delete" -- "$cur")) ;;
         config) COMPREPLY=($(compgen -W "list get set unset sample path import" -- "$cur")) ;;
         link) COMPREPLY=($(compgen -W "show plan apply prove" -- "$cur")) ;;
