@@ -39,7 +39,7 @@ QUIET_GOALS := clean help check-aarch64
 GOALS := $(or $(MAKECMDGOALS),all)
 ifneq ($(filter-out $(QUIET_GOALS),$(GOALS)),)
 include $(BUILD)/deps.mk
-ifneq ($(findstring test,$(GOALS))$(filter soak asan tsan fuzz fuzz-run bench demo-eval,$(GOALS)),)
+ifneq ($(findstring test,$(GOALS))$(filter soak asan tsan fuzz fuzz-run bench demo-eval,$(GOALS))$(filter 1,$(GPU_TESTS)),)
 include $(BUILD)/deps-test.mk
 endif
 endif
