@@ -237,6 +237,17 @@ static int count_fds(const soak *s) {
     return n;
 }
 
+/* The same when the disk writer is at rest: what it has open for a moment does not count. */
+static int settled_fds(const soak *s) {
+    int least = count_fds(s);
+    for (int i = 0; i < 100; i++) {
+        sleep_ms(5);
+        int n = count_fds(s);
+        if (n < least) least = n;
+    }
+    return least;
+}
+
 static void one_round(soak *s) {
     for (int i = 0; i < STREAMS; i++) {
         if (s->lives[i].t == NULL && below(s, 3) == 0) begin(s, &s->lives[i]);
@@ -270,7 +281,7 @@ static void random_load_gives_right_answers(void **state) {
             close_engine(s);
             open_engine(s); /* both readings with an engine as fresh */
             rss = rss_kib();
-            n_fds = count_fds(s);
+            n_fds = settled_fds(s);
         }
     }
     drain(s);
@@ -286,7 +297,9 @@ static void random_load_gives_right_answers(void **state) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     assert_true(grown < 2048);
 #endif
-    assert_int_equal(count_fds(s), n_fds);
+    /* Each of the two engines may hold the ticket of its last request until its next one. A leak
+     * would be one a request. */
+    assert_true(settled_fds(s) <= n_fds + 2);
     close_engine(s);
     run_close(s->lone);
     paged_toy_free(s->lone_toy);
