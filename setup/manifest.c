@@ -309,8 +309,9 @@ const char *manifest_denied(const manifest *m, const char *digest) {
 }
 
 int manifest_templates(buf *out, err *e) {
-    static const char *const places[] = {
-        "../share/tandem/templates/manifests", "../templates/manifests", "templates/manifests"};
+    /* Installed or in a bundle; in the source tree; there for a sanitizer build. */
+    static const char *const places[] = {"../share/tandem/templates/manifests",
+        "../templates/manifests", "../../templates/manifests", "templates/manifests"};
     char self[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n <= 0) return err_errno(e, "finding this program");

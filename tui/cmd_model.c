@@ -77,13 +77,13 @@ static int list_data(void *ctx, const char *name, err *e) {
 
 /* The demo model beside the program: installed, or in the source tree. */
 static bool find_demo(buf *out) {
-    static const char *const places[] = {
-        "../share/tandem/templates/demo-model", "../templates/demo-model"};
+    static const char *const places[] = {"../share/tandem/templates/demo-model",
+        "../templates/demo-model", "../../templates/demo-model"};
     char self[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n <= 0) return false;
     self[n] = '\0';
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
         buf dir = BUF_INIT;
         path_dir(&dir, self);
         path_join(out, buf_cstr(&dir), places[i]);

@@ -163,7 +163,7 @@ static void status_of(const world *w, char state[32], int64_t *pid, uint64_t *do
 static void wait_for_bytes(const world *w, uint64_t least, int64_t *pid) {
     char state[32];
     uint64_t done = 0;
-    for (uint64_t until = clock_mono_ms() + 20000; clock_mono_ms() < until && done < least;) {
+    for (uint64_t until = clock_mono_ms() + 120000; clock_mono_ms() < until && done < least;) {
         sleep_ms(50);
         status_of(w, state, pid, &done);
     }
