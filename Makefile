@@ -29,7 +29,11 @@ endif
 OUT := $(BUILD)$(if $(SAN),/$(SAN))
 ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
 ifeq ($(SAN)$(filter x86_64 aarch64,$(ARCH)),$(ARCH))
-CUDA ?= $(if $(NVCC),1,0)
+# nvcc on the PATH may be a script or a link: it says itself where its toolkit lies. Without the
+# headers the CPU build is made.
+CUDA_TOP := $(if $(NVCC),$(realpath $(shell $(NVCC) --dryrun -x cu -c /dev/null 2>&1 | \
+	sed -n 's/^\#\$$ TOP=//p')))
+CUDA ?= $(if $(wildcard $(CUDA_TOP)/include/cuda_runtime_api.h /usr/include/cuda_runtime_api.h),1,0)
 else
 CUDA ?= 0
 endif
@@ -141,15 +145,14 @@ $(foreach l,$(LIB_NAMES),$(eval $(call archive_rule,$l)))
 # ---- CUDA --------------------------------------------------------------------------------------
 GPU_ARCHS ?= $(if $(filter 1,$(SLIM)),90a,90a 121)
 ifeq ($(CUDA),1)
-CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-CUDA_INC := -isystem $(CUDA_HOME)/include
+CUDA_INC := -isystem $(CUDA_TOP)/include
 CU_SRC := $(wildcard kernels/*.cu kernels/*/*.cu) $(shell find engine -name '*.cu' 2>/dev/null)
 CU_OBJ := $(patsubst %.cu,$(OUT)/obj/%.cu.o,$(CU_SRC))
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo -I. -ccbin $(or $(CXX_FOR_CUDA),g++) --fmad=false \
 	-Xcompiler -fPIE,-Wall,-ffp-contract=off,-ffile-prefix-map=$(CURDIR)=. \
 	$(foreach a,$(GPU_ARCHS),-gencode arch=compute_$a,code=sm_$a) -DTANDEM_CUDA $(NVCCFLAGS)
 CUDA_ARCHIVE := $(if $(CU_SRC),$(OUT)/lib/libcuda_kernels.a)
-CUDA_LIBS = $(if $(CU_SRC),-L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -lrt -ldl)
+CUDA_LIBS = $(if $(CU_SRC),-L$(CUDA_TOP)/lib64 -lcudart_static -lstdc++ -lrt -ldl)
 $(OUT)/obj/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@echo "  nvcc  $<"
