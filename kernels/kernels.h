@@ -10,6 +10,7 @@
 #include "kernels/compress/compress.h"
 #include "kernels/embed/embed.h"
 #include "kernels/engram/engram.h"
+#include "kernels/exl3/exl3_image.h"
 #include "kernels/head/head.h"
 #include "kernels/indexer/indexer.h"
 #include "kernels/kv/kv.h"
@@ -53,6 +54,11 @@ typedef struct kernels {
     /* A packed matrix in the order of the back end (linear_weight.packed), and its bytes. */
     int (*packed_new)(kernel_context *k, const exl3_matrix *m, const void **out, err *e);
     void (*packed_free)(const void *packed);
+    /* Images of this layout can be used where they lie: memory of the back end, aligned to
+     * EXL3_IMAGE_ALIGN, which stays until packed_free. NULL: the back end has no such form. */
+    exl3_layout layout;
+    int (*packed_view)(
+        kernel_context *k, const exl3_image *image, const void *bytes, const void **out, err *e);
     /* What moe_args.table is for these experts; lives until close. NULL where none is needed. */
     int (*expert_table)(kernel_context *k, const expert_weights *experts, int n,
         const expert_weights *shared, void **out, err *e);

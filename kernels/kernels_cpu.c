@@ -42,6 +42,15 @@ static int cpu_packed_new(kernel_context *k, const exl3_matrix *m, const void **
     return rc;
 }
 
+static int cpu_packed_view(
+    kernel_context *k, const exl3_image *image, const void *bytes, const void **out, err *e) {
+    exl3_linear *made = NULL;
+    (void)k;
+    int rc = exl3_linear_view(image, bytes, &made, e);
+    *out = made;
+    return rc;
+}
+
 static void cpu_packed_free(const void *packed) {
     exl3_linear_free((exl3_linear *)(uintptr_t)packed);
 }
@@ -72,6 +81,8 @@ static const kernels cpu = {
     .round = cpu_round,
     .packed_new = cpu_packed_new,
     .packed_free = cpu_packed_free,
+    .layout = EXL3_LAYOUT_CPU,
+    .packed_view = cpu_packed_view,
     .expert_table = cpu_expert_table,
     .moe_work_bytes = moe_work_bytes,
     .scratch_bytes = cpu_scratch_bytes,

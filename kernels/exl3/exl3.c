@@ -57,13 +57,17 @@ typedef struct linear_layout {
         total; /* weights lie after the header; then byte offsets */
 } linear_layout;
 
-static linear_layout layout_of(int in, int out, int k2, exl3_codebook codebook) {
-    linear_layout l;
+size_t exl3_packed_bytes(int in, int out, int k2, exl3_codebook codebook) {
     size_t tiles = (size_t)(in / EXL3_TILE) * (size_t)(out / EXL3_TILE);
     size_t tile_bytes = codebook == EXL3_MUL1
                             ? (size_t)exl3_lane_words(k2) * EXL3_LANES * sizeof(uint32_t)
                             : EXL3_TILE_VALUES * sizeof(uint16_t);
-    l.weights_bytes = tiles * tile_bytes;
+    return tiles * tile_bytes;
+}
+
+static linear_layout layout_of(int in, int out, int k2, exl3_codebook codebook) {
+    linear_layout l;
+    l.weights_bytes = exl3_packed_bytes(in, out, k2, codebook);
     l.suh = align_up(sizeof(exl3_linear)) + align_up(l.weights_bytes);
     l.svh = l.suh + align_up((size_t)in * sizeof(float));
     l.bias = l.svh + align_up((size_t)out * sizeof(float));
@@ -89,7 +93,7 @@ static void pack_tile(const exl3_matrix *m, const char *tile, size_t i_tile, voi
             exl3_state_half(m->codebook, states[p]);
 }
 
-static void pack_weights(const exl3_matrix *m, void *weights) {
+void exl3_pack_weights(const exl3_matrix *m, void *weights) {
     const size_t stride = m->slice_stride != 0 ? m->slice_stride : (size_t)m->out * (size_t)m->k2;
     const size_t n_slices = (size_t)(m->in / EXL3_TILE);
     for (size_t strip = 0; strip < (size_t)(m->out / EXL3_TILE); strip++) {
@@ -101,7 +105,7 @@ static void pack_weights(const exl3_matrix *m, void *weights) {
     }
 }
 
-static void unpack_halves(const void *halves, int n, float *out) {
+void exl3_unpack_halves(const void *halves, int n, float *out) {
     for (int i = 0; i < n; i++) {
         uint16_t h;
         memcpy(&h, (const char *)halves + 2 * (size_t)i, sizeof h);
@@ -119,12 +123,12 @@ int exl3_linear_new(const exl3_matrix *m, exl3_linear **out, err *e) {
         return err_set(e, ERR_MEMORY, "no memory for an EXL3 matrix of %zu bytes", at.total);
     exl3_linear *l = (exl3_linear *)(void *)raw;
     void *weights = raw + align_up(sizeof *l);
-    pack_weights(m, weights);
+    exl3_pack_weights(m, weights);
     float *suh = (float *)(void *)(raw + at.suh), *svh = (float *)(void *)(raw + at.svh);
     float *bias = (float *)(void *)(raw + at.bias);
-    unpack_halves(m->suh, m->in, suh);
-    unpack_halves(m->svh, m->out, svh);
-    if (m->bias != NULL) unpack_halves(m->bias, m->out, bias);
+    exl3_unpack_halves(m->suh, m->in, suh);
+    exl3_unpack_halves(m->svh, m->out, svh);
+    if (m->bias != NULL) exl3_unpack_halves(m->bias, m->out, bias);
     *l = (exl3_linear){.in = m->in,
         .out = m->out,
         .k2 = m->k2,

@@ -88,6 +88,10 @@ void exl3_plain_rotate(const float *x, const float *suh, int in, exl3_row *row);
 void exl3_plain_finish(float *y, const exl3_row *row, const float *svh, const float *bias);
 /* Packs one tile of the file layout into [n_words][8]. */
 void exl3_pack_lanes(const void *tile, int k2, uint32_t *words);
+/* The weights of m in the packed order (other codebooks: fp16 values), exl3_packed_bytes long. */
+void exl3_pack_weights(const exl3_matrix *m, void *weights);
+size_t exl3_packed_bytes(int in, int out, int k2, exl3_codebook codebook);
+void exl3_unpack_halves(const void *halves, int n, float *out);
 /* z[n] = sum of t * value, k ascending, for the 16 outputs of one strip (codebooks other than
  * mul1). */
 void exl3_dot_values(const uint16_t *values, int in, const float *t, float *z);
