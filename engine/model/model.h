@@ -144,8 +144,11 @@ typedef struct step_result {
     uint64_t total_ns;
 } step_result;
 
-/* Starts the Engram reads of a coming plan; optional, model_step does it itself. Never blocks. */
-void model_prefetch(model *m, const batch_plan *plan);
+/* Between steps: the Engram rows of n coming positions will be needed soon, such as those of the next
+ * slice of a prompt while this one is computed. tokens [n_before + n]: the n_before ones precede
+ * them (as many as an n-gram looks back, fewer only at the start of the sequence). Only a hint: it
+ * neither waits nor fails; the reads of a step itself and those of drafts need none. */
+void model_prefetch(model *m, const int32_t *tokens, int n_before, int n);
 /* One forward. ERR_ARG names the span and the reason (position, page missing, token id out of
  * range, too many rows). */
 int model_step(model *m, const batch_plan *plan, step_result *out, err *e);
@@ -186,6 +189,10 @@ int model_slot_load(model *m, int slot, const void *blob, size_t size, err *e);
 int model_page_read(model *m, int page, void *out, err *e);
 int model_page_write(model *m, int page, const void *data, err *e);
 int model_page_copy(model *m, int dst, int src, err *e);
+
+/* Of the bytes of all slots and pages and of the slots' lengths: equal on all ranks of a world after
+ * equal calls. Takes as long as reading all of it. */
+int model_state_hash(model *m, uint64_t *hash, err *e);
 
 /* ---- drafts (DSpark) ---- */
 

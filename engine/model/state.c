@@ -1,6 +1,8 @@
 /* Slots and pages: lengths, rollback, snapshots. */
 #include <string.h>
 
+#include "engine/base/mem.h"
+#include "engine/base/rand.h"
 #include "engine/model/model_internal.h"
 
 /* Head of a snapshot. The body: for each layer and stage its last `window` ring rows, oldest first,
@@ -327,5 +329,48 @@ int model_page_copy(model *m, int dst, int src, err *e) {
     m->k.rc = OK;
     m->ops->copy(&m->k, m->pages + (size_t)dst * m->page_at.bytes,
         m->pages + (size_t)src * m->page_at.bytes, m->page_at.bytes);
+    return give_error(m, e);
+}
+
+/* ---- comparing ranks ---- */
+
+enum { HASH_PIECE = 1 << 16 };
+
+static uint64_t hash_bytes(uint64_t hash, const uint8_t *at, size_t n) {
+    uint64_t word = 0;
+    for (; n >= sizeof(word); n -= sizeof(word), at += sizeof(word)) {
+        memcpy(&word, at, sizeof(word));
+        hash = rand_mix(hash ^ word);
+    }
+    word = 0;
+    memcpy(&word, at, n);
+    return rand_mix(hash ^ word ^ ((uint64_t)n << 56));
+}
+
+static uint64_t hash_memory(model *m, uint64_t hash, const uint8_t *at, size_t n) {
+    uint8_t *piece = mem_alloc(HASH_PIECE);
+    for (size_t done = 0; done < n && m->k.rc == OK;) {
+        size_t part = n - done < HASH_PIECE ? n - done : HASH_PIECE;
+        m->ops->fetch(&m->k, piece, at + done, part);
+        hash = hash_bytes(hash, piece, part);
+        done += part;
+    }
+    mem_free(piece);
+    return hash;
+}
+
+int model_state_hash(model *m, uint64_t *hash, err *e) {
+    uint64_t h = model_layout_hash(m);
+    m->k.rc = OK;
+    for (int i = 0; i < m->options.n_slots; i++) {
+        const slot_state *s = &m->slots[i];
+        const int64_t lens[] = {s->len, s->final_len, s->fed_len, s->high, s->floor, s->n_pages};
+        h = hash_bytes(h, (const uint8_t *)lens, sizeof(lens));
+        const int32_t *pages = m->host_page_table + (size_t)i * (size_t)m->max_pages;
+        h = hash_bytes(h, (const uint8_t *)pages, (size_t)s->n_pages * sizeof(*pages));
+    }
+    h = hash_memory(m, h, m->slot_slab, (size_t)m->options.n_slots * m->slot_at.bytes);
+    h = hash_memory(m, h, m->pages, (size_t)m->options.n_pages * m->page_at.bytes);
+    *hash = h;
     return give_error(m, e);
 }

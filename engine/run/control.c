@@ -18,6 +18,7 @@ struct control {
     exchange *x;
     int fd[EXCHANGE_MAX_WORLD];
     int n_fds, timeout_ms;
+    int check_every, n_unchecked; /* steps */
     uint64_t hash, n_calls;
     /* Calls that wait for the next one that must arrive. */
     uint8_t *out;
@@ -135,6 +136,8 @@ double control_exchange_ms(const control *c) {
     return us == UINT32_MAX ? -1.0 : us / 1e3;
 }
 
+static int state_hash(void *self, uint64_t *hash, err *e);
+
 static int step(void *self, const batch_plan *plan, step_result *out, err *e) {
     control *c = self;
     size_t n = call_plan_bytes(plan);
@@ -149,7 +152,10 @@ static int step(void *self, const batch_plan *plan, step_result *out, err *e) {
     rc = settle(c, c->inner->step(c->inner->self, plan, out, e), e);
     exchange_usage(c->x, &after, &calls);
     count_exchange(c, after - before);
-    return rc;
+    if (rc != OK || c->check_every <= 0 || ++c->n_unchecked < c->check_every) return rc;
+    uint64_t hash;
+    c->n_unchecked = 0;
+    return state_hash(c, &hash, e);
 }
 
 static int draft(void *self, const draft_request *requests, int n, draft_result *out, err *e) {
@@ -193,9 +199,23 @@ static int slot_copy(void *self, int dst, int src, err *e) {
     return rc == OK ? settle(c, c->inner->slot_copy(c->inner->self, dst, src, e), e) : rc;
 }
 
+/* What was read must be the same on every rank before it is kept: nothing in the cache, in memory or
+ * on disk, comes from ranks that drifted apart. */
+static int compare_read(control *c, int rc, const void *data, size_t n, err *e) {
+    rc = settle(c, rc, e);
+    if (rc != OK) return rc;
+    c->hash = call_hash(c->hash, data, n);
+    return agree(c, e);
+}
+
+/* Feeds the draft rings first, which takes the exchange. */
 static int slot_save(void *self, int slot, int64_t len, void *blob, err *e) {
     control *c = self;
-    return c->inner->slot_save(c->inner->self, slot, len, blob, e);
+    int rc = call_with(c, CALL_SAVE, (int64_t[2]){slot, len}, NULL, 0, e);
+    if (rc == OK) rc = agree(c, e);
+    if (rc != OK) return rc;
+    rc = c->inner->slot_save(c->inner->self, slot, len, blob, e);
+    return compare_read(c, rc, blob, c->inner->info.snapshot_bytes, e);
 }
 
 static int slot_load(void *self, int slot, const void *blob, err *e) {
@@ -220,7 +240,10 @@ static int page_copy(void *self, int dst, int src, err *e) {
 
 static int page_read(void *self, int page, void *out, err *e) {
     control *c = self;
-    return c->inner->page_read(c->inner->self, page, out, e);
+    int rc = call_with(c, CALL_PAGE_READ, (int64_t[2]){page, 0}, NULL, 0, e);
+    if (rc != OK) return rc;
+    rc = c->inner->page_read(c->inner->self, page, out, e);
+    return compare_read(c, rc, out, c->inner->info.page_bytes, e);
 }
 
 static int page_write(void *self, int page, const void *data, err *e) {
@@ -228,6 +251,14 @@ static int page_write(void *self, int page, const void *data, err *e) {
     size_t n = c->inner->info.page_bytes;
     int rc = call_with(c, CALL_PAGE_WRITE, (int64_t[2]){page, 0}, data, n, e);
     return rc == OK ? settle(c, c->inner->page_write(c->inner->self, page, data, e), e) : rc;
+}
+
+static int state_hash(void *self, uint64_t *hash, err *e) {
+    control *c = self;
+    int rc = call_with(c, CALL_DIGEST, (int64_t[2]){0, 0}, NULL, 0, e);
+    if (rc != OK) return rc;
+    rc = c->inner->state_hash(c->inner->self, hash, e);
+    return compare_read(c, rc, hash, sizeof *hash, e);
 }
 
 static void fill_source(control *c, run_source *out) {
@@ -244,7 +275,8 @@ static void fill_source(control *c, run_source *out) {
         .slot_load = in->slot_load != NULL ? slot_load : NULL,
         .page_copy = in->page_copy != NULL ? page_copy : NULL,
         .page_read = in->page_read != NULL ? page_read : NULL,
-        .page_write = in->page_write != NULL ? page_write : NULL};
+        .page_write = in->page_write != NULL ? page_write : NULL,
+        .state_hash = in->state_hash != NULL ? state_hash : NULL};
 }
 
 /* ---- life ---- */
@@ -258,6 +290,7 @@ int control_open(const control_options *o, control **out, run_source *source, er
     atomic_store(&c->exchange_us, UINT32_MAX);
     c->n_fds = o->world - 1;
     c->timeout_ms = o->timeout_ms > 0 ? o->timeout_ms : CONTROL_DEFAULT_MS;
+    c->check_every = o->source->state_hash != NULL ? o->check_every : 0;
     memcpy(c->fd, o->fds, (size_t)c->n_fds * sizeof *c->fd);
     size_t plan = ((size_t)info->max_rows + (size_t)info->n_slots * 8 + 8) * sizeof(int32_t);
     c->out_cap = CONTROL_GATHER_BYTES + sizeof(call_head) + plan;

@@ -1,10 +1,11 @@
 /* One engine out of several ranks. Rank 0 decides: its calls of a run_source go out to every other
  * rank in order and are then made on its own model; the other ranks make the same calls on theirs
- * and decide nothing. Calls that only read (slot_save, page_read) stay on rank 0; bytes that are
- * written into the model travel with the call, so a cached prefix is the same on all ranks.
+ * and decide nothing. Bytes that are written into the model travel with the call, and what a call reads
+ * (slot_save, page_read) is compared before it is used, so a cached prefix is the same on all ranks:
+ * there is one cache, rank 0's, and a hit in it is a hit for all.
  *
- * Both sides hash the stream of calls and their results; before every call that uses the exchange
- * the hashes are compared through the exchange, so ranks that lost step stop at the same place with
+ * Both sides hash the stream of calls and their results; before every call that uses the exchange,
+ * and after every one that reads, the hashes are compared through the exchange, so ranks that lost step stop at the same place with
  * ERR_MISMATCH. An error that the other ranks cannot have seen is given as ERR_DEVICE, which ends
  * the service of the engine.
  *
@@ -37,7 +38,8 @@ typedef struct control_options {
     exchange *exchange;       /* borrowed */
     const int *fds;           /* rank 0: connections to ranks 1 .. world - 1, in order; taken */
     int world;
-    int timeout_ms; /* of a send; 0: 10000 */
+    int timeout_ms;  /* of a send; 0: 10000 */
+    int check_every; /* compare the whole state of the ranks after so many steps; 0: never */
 } control_options;
 
 /* Rank 0: out becomes a source whose calls go to all ranks; valid until control_close. */

@@ -124,6 +124,37 @@ static int make_pages(follower *f, const call_head *h, const int64_t numbers[2],
     return settle(f, s->slot_pages(s->self, (int)numbers[0], pages, (int)n, e));
 }
 
+/* What rank 0 reads is read here, too, and goes into the comparison. */
+static int compare_read(follower *f, int rc, const void *data, size_t n, err *e) {
+    bool has_read = rc == OK;
+    rc = settle(f, rc);
+    if (!has_read) return rc;
+    f->hash = call_hash(f->hash, data, n);
+    return agree(f, e);
+}
+
+static int make_read(follower *f, const call_head *h, const int64_t numbers[2], err *e) {
+    const run_source *s = f->o->source;
+    int i = (int)numbers[0];
+    if (h->n_bytes != CALL_NUMBERS_BYTES) return malformed(h, e);
+    if (h->kind == CALL_SAVE && i < s->info.n_slots && s->slot_save != NULL) {
+        int rc = agree(f, e);
+        if (rc != OK) return rc;
+        rc = s->slot_save(s->self, i, numbers[1], f->payload, e);
+        return compare_read(f, rc, f->payload, s->info.snapshot_bytes, e);
+    }
+    if (h->kind == CALL_PAGE_READ && i < s->info.n_pages && s->page_read != NULL) {
+        int rc = s->page_read(s->self, i, f->payload, e);
+        return compare_read(f, rc, f->payload, s->info.page_bytes, e);
+    }
+    if (h->kind == CALL_DIGEST && s->state_hash != NULL) {
+        uint64_t hash = 0;
+        int rc = s->state_hash(s->self, &hash, e);
+        return compare_read(f, rc, &hash, sizeof hash, e);
+    }
+    return malformed(h, e);
+}
+
 /* The calls that begin with two numbers. */
 static int make_small(follower *f, const call_head *h, err *e) {
     const run_source *s = f->o->source;
@@ -134,6 +165,9 @@ static int make_small(follower *f, const call_head *h, err *e) {
     if (v[0] < 0 || v[0] > INT32_MAX || v[1] < 0) return malformed(h, e);
     int a = (int)v[0];
     bool has_slot = a < s->info.n_slots, has_page = a < s->info.n_pages;
+    if (h->kind == CALL_SAVE || h->kind == CALL_PAGE_READ || h->kind == CALL_DIGEST) {
+        return make_read(f, h, v, e);
+    }
     if (h->kind == CALL_COMMIT && has_slot) return settle(f, s->commit(s->self, a, v[1], e));
     if (h->kind == CALL_PAGES && has_slot) return make_pages(f, h, v, e);
     if (h->kind == CALL_RESET && has_slot) {

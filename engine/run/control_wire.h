@@ -20,6 +20,9 @@ enum {
     CALL_LOAD,
     CALL_PAGE_COPY,
     CALL_PAGE_WRITE,
+    CALL_SAVE,      /* its result's bytes are part of the stream: see call_hash */
+    CALL_PAGE_READ, /* so are these */
+    CALL_DIGEST,
     CALL_END,
     CALL_SETTINGS
 };

@@ -41,6 +41,12 @@ typedef struct run_source {
     int (*page_write)(void *self, int page, const void *data, err *e);
     /* The stream that will use a freshly reset slot; NULL where the source does not care. */
     void (*slot_begin)(void *self, int slot, const int32_t *prompt, int32_t n_prompt);
+    /* model_prefetch; on every rank, which holds its own part of the rows. NULL: nothing to read
+     * ahead. */
+    void (*prefetch)(void *self, const int32_t *tokens, int32_t n_before, int32_t n);
+    /* Of everything that the slots and pages hold; over several ranks ERR_MISMATCH when it differs.
+     * For tests and for finding faults, it takes long. NULL where there is no such thing. */
+    int (*state_hash)(void *self, uint64_t *hash, err *e);
 } run_source;
 
 /* Fills out with the model's functions. The model is borrowed. */

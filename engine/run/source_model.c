@@ -48,6 +48,14 @@ static int page_write(void *self, int page, const void *data, err *e) {
     return model_page_write(self, page, data, e);
 }
 
+static int state_hash(void *self, uint64_t *hash, err *e) {
+    return model_state_hash(self, hash, e);
+}
+
+static void prefetch(void *self, const int32_t *tokens, int32_t n_before, int32_t n) {
+    model_prefetch(self, tokens, n_before, n);
+}
+
 void source_from_model(model *m, run_source *out) {
     model_info info;
     model_get_info(m, &info);
@@ -76,5 +84,7 @@ void source_from_model(model *m, run_source *out) {
         .page_copy = page_copy,
         .page_read = page_read,
         .page_write = page_write,
+        .prefetch = prefetch,
+        .state_hash = state_hash,
     };
 }

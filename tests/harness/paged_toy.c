@@ -230,6 +230,24 @@ static int toy_page_write(void *self, int page, const void *data, err *e) {
     return OK;
 }
 
+static int toy_state_hash(void *self, uint64_t *hash, err *e) {
+    paged_toy *t = self;
+    (void)e;
+    uint64_t h = 1;
+    for (int i = 0; i < t->o.n_slots; i++) {
+        const toy_slot *s = &t->slots[i];
+        h = rand_keyed(h, (uint64_t)s->len, (uint64_t)s->final_len);
+        for (int k = 0; k < RING; k++) {
+            h = rand_keyed(h, (uint64_t)k, (uint64_t)(uint32_t)s->ring[k]);
+        }
+    }
+    for (int32_t i = 0; i < t->o.n_pages * t->o.page_tokens; i++) {
+        h = rand_keyed(h, (uint64_t)(uint32_t)t->pages[i], (uint64_t)i);
+    }
+    *hash = h;
+    return OK;
+}
+
 paged_toy *paged_toy_new(const paged_toy_options *o) {
     paged_toy *t = mem_alloc(sizeof *t);
     t->o = *o;
@@ -264,7 +282,8 @@ paged_toy *paged_toy_new(const paged_toy_options *o) {
         .slot_load = toy_load,
         .page_copy = toy_page_copy,
         .page_read = toy_page_read,
-        .page_write = toy_page_write};
+        .page_write = toy_page_write,
+        .state_hash = toy_state_hash};
     return t;
 }
 
