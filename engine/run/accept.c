@@ -101,6 +101,9 @@ static bool take_row(
 static void count_drafted(run *r, ticket *t, int32_t n_drafted) {
     atomic_fetch_add_explicit(&t->n_drafted, n_drafted, memory_order_relaxed);
     atomic_fetch_add_explicit(&r->n_drafted, (uint64_t)n_drafted, memory_order_relaxed);
+    for (int32_t i = 0; i < n_drafted; i++) {
+        atomic_fetch_add_explicit(&r->drafted_at[i], 1, memory_order_relaxed);
+    }
 }
 
 static void count_kept(run *r, ticket *t, int32_t i_draft) {

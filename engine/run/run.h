@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
+#include "engine/base/histogram.h"
 #include "engine/run/disk.h"
 #include "engine/run/sampler.h"
 #include "engine/run/source.h"
@@ -157,9 +158,13 @@ typedef struct run_stats {
     double tokens_per_s_minute, tokens_per_s_now, prefill_per_s_now; /* -1: unknown */
     double step_ms, step_ms_p95; /* -1: no step in the last minute */
     uint64_t uptime_ms;
-    uint64_t accepted_at[RUN_DRAFT_MAX]; /* accepted drafts by position in the block */
-    err failure;                         /* state failed: why */
+    uint64_t drafted_at[RUN_DRAFT_MAX];  /* drafts verified by position in the block */
+    uint64_t accepted_at[RUN_DRAFT_MAX]; /* of these, those kept */
+    histogram_counts step_seconds, step_rows;
+    err failure; /* state failed: why */
 } run_stats;
 void run_stats_get(run *r, run_stats *out);
+/* Bounds of the histograms of run_stats. */
+extern const metric_bounds RUN_STEP_SECONDS, RUN_STEP_ROWS;
 
 #endif

@@ -139,7 +139,8 @@ struct run {
     _Atomic uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated, n_drafted,
         n_accepted;
     _Atomic uint64_t n_done, n_failed, n_cancelled, n_refused;
-    _Atomic uint64_t accepted_at[RUN_DRAFT_MAX];
+    _Atomic uint64_t drafted_at[RUN_DRAFT_MAX], accepted_at[RUN_DRAFT_MAX];
+    histogram step_seconds, step_rows;
     _Atomic uint64_t second_of[RUN_SECONDS];
     _Atomic uint32_t tokens_in[RUN_SECONDS], prompt_in[RUN_SECONDS];
     _Atomic uint32_t step_us[RUN_STEP_RING];

@@ -5,6 +5,13 @@
 
 #define NS_PER_S 1000000000ull
 
+static const double step_seconds[] = {0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04,
+    0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 60};
+const metric_bounds RUN_STEP_SECONDS = {step_seconds, sizeof step_seconds / sizeof step_seconds[0]};
+static const double step_rows[] = {
+    1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096};
+const metric_bounds RUN_STEP_ROWS = {step_rows, sizeof step_rows / sizeof step_rows[0]};
+
 void run_count_second(run *r, uint32_t n_tokens, uint32_t n_prompt) {
     uint64_t second = clock_mono_ns() / NS_PER_S;
     uint32_t i = (uint32_t)(second % RUN_SECONDS);
@@ -23,6 +30,8 @@ void run_count_step(run *r, uint64_t ns, int32_t n_rows) {
     atomic_store_explicit(&r->step_us[n % RUN_STEP_RING],
         us > UINT32_MAX ? UINT32_MAX : (uint32_t)us, memory_order_relaxed);
     atomic_fetch_add_explicit(&r->n_rows, (uint64_t)n_rows, memory_order_relaxed);
+    histogram_add(&r->step_seconds, &RUN_STEP_SECONDS, (double)ns / 1e9);
+    histogram_add(&r->step_rows, &RUN_STEP_ROWS, (double)n_rows);
     atomic_store_explicit(&r->n_steps, n + 1, memory_order_release);
 }
 
@@ -119,9 +128,12 @@ void run_stats_get(run *r, run_stats *out) {
     out->n_cancelled = atomic_load(&r->n_cancelled);
     out->n_refused = atomic_load(&r->n_refused);
     for (int i = 0; i < RUN_DRAFT_MAX; i++) {
+        out->drafted_at[i] = atomic_load_explicit(&r->drafted_at[i], memory_order_relaxed);
         out->accepted_at[i] = atomic_load_explicit(&r->accepted_at[i], memory_order_relaxed);
     }
     out->uptime_ms = (clock_mono_ns() - r->open_ns) / 1000000ull;
+    histogram_read(&r->step_seconds, &RUN_STEP_SECONDS, &out->step_seconds);
+    histogram_read(&r->step_rows, &RUN_STEP_ROWS, &out->step_rows);
     fill_rates(r, out);
     fill_step_times(r, out);
 }
