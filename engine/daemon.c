@@ -341,6 +341,7 @@ static int load(daemon_state *d, err *e) {
     if (rc != OK) return rc;
     run_options ro = {.source = &d->source,
         .queue_cap = (int32_t)d->o.queue,
+        .gap_ms = (int32_t)d->o.gap_ms,
         .no_drafts = d->o.no_drafts,
         .reserve_bytes = d->reserve_bytes,
         .step_limit_ms = (uint32_t)d->o.step_limit_ms};

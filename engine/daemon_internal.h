@@ -31,6 +31,7 @@ typedef struct daemon_options {
     buf model_dir, socket_path, log_path, backend, engram_dir;
     int64_t n_slots, context, n_threads, n_pages, queue, drain_s, reserve_mib, port;
     int64_t n_ranks, rank, meet_port, meet_s, meet_fd, engram_cache_mib, step_limit_ms, n_restarts;
+    int64_t gap_ms; /* 0: not given */
     char address[64];          /* "" : no TCP endpoint */
     char meet_address[64];     /* "" : 127.0.0.1 */
     double temperature, top_p; /* below 0: not given */

@@ -40,6 +40,7 @@ static const char usage[] =
     "  --backend NAME      what computes: cpu, or cuda where it is built in (default cpu)\n"
     "  --threads N         worker threads of the CPU engine (default: one per core)\n"
     "  --queue N           requests that may wait (default 64)\n"
+    "  --gap MS            longest pause of a running reply while prompts are read (default 150)\n"
     "  --thinking on|off   what a request that does not say gets (default off)\n"
     "  --temperature T     for requests that name none, 0 to 2 (default 1, demo model 0)\n"
     "  --top-p P           for requests that name none, 0 to 1 (default 1, thinking 0.95)\n"
@@ -105,6 +106,7 @@ static const number_option numbers[] = {
     {"pages", 1, 1 << 20, offsetof(daemon_options, n_pages)},
     {"threads", 1, 256, offsetof(daemon_options, n_threads)},
     {"queue", 1, 4096, offsetof(daemon_options, queue)},
+    {"gap", 20, 5000, offsetof(daemon_options, gap_ms)},
     {"reserve", 0, 1 << 20, offsetof(daemon_options, reserve_mib)},
     {"drain", 0, 3600, offsetof(daemon_options, drain_s)},
     {"ranks", 1, MEET_MAX_WORLD, offsetof(daemon_options, n_ranks)},

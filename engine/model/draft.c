@@ -224,6 +224,9 @@ static void choose(model *m, const draft_choice *d, int i) {
         h->draft_tokens[r * c->block + i] = h->draft_prev[r];
     }
     send_prev(m, d->n);
+    if (m->k.rc == OK) {
+        engram_hint_draft(m, d->requests, d->n, i + 1);
+    }
 }
 
 /* Drafted position i of every request: bias from the token before, choice, confidence. */
@@ -271,6 +274,7 @@ int model_draft(model *m, const draft_request *requests, int n, draft_pick pick,
         return rc;
     }
     m->k.rc = OK;
+    engram_hint_draft(m, requests, n, 0);
     m->feed_rows.rows.n = 0;
     for (int i = 0; i < n; i++) {
         draft_feed_pending(m, requests[i].slot);

@@ -41,6 +41,55 @@ void engram_begin(model *m) {
     }
 }
 
+/* Hints the rows of table t for n positions of a sequence; tokens[-n_before ..] come before it. */
+static void hint_positions(model *m, int t, const int32_t *tokens, int n_before, int n) {
+    const model_config *c = &m->config;
+    int64_t *ids = m->b.host.row_ids[t];
+    int columns = m->part.n_columns;
+    for (int i = 0; i < n; i++) {
+        int32_t history[MODEL_MAX_NGRAM];
+        for (int back = 0; back < c->max_ngram; back++) {
+            history[back] = back <= i + n_before ? tokens[i - back] : -1;
+        }
+        engram_hash(m, t, history, ids);
+        for (int k = 0; k < columns; k++) {
+            m->b.host.local_ids[(size_t)(i * columns + k)] = ids[m->part.column0 + k];
+        }
+    }
+    m->store->ops->hint(m->store, t, m->b.host.local_ids, n * columns);
+}
+
+void engram_hint(model *m, const int32_t *tokens, int n_before, int n) {
+    if (m->config.n_engram == 0 || m->store->ops->hint == NULL) {
+        return;
+    }
+    for (int at = 0; at < n; at += m->options.max_rows) {
+        int rows = n - at < m->options.max_rows ? n - at : m->options.max_rows;
+        for (int t = 0; t < m->config.n_engram; t++) {
+            hint_positions(m, t, tokens + n_before + at, n_before + at, rows);
+        }
+    }
+}
+
+void engram_hint_draft(model *m, const draft_request *requests, int n, int n_drafted) {
+    int32_t tokens[MODEL_MAX_NGRAM + MODEL_MAX_BLOCK];
+    if (m->config.n_engram == 0 || m->store->ops->hint == NULL) {
+        return;
+    }
+    for (int r = 0; r < n; r++) {
+        const slot_state *s = &m->slots[requests[r].slot];
+        int64_t most = m->config.max_ngram - 1, n_before = s->len < most ? s->len : most;
+        for (int64_t i = 0; i < n_before; i++) {
+            tokens[i] = s->recent[(s->len - n_before + i) % m->recent_cap];
+        }
+        tokens[n_before] = requests[r].token;
+        for (int i = 0; i < n_drafted; i++) {
+            tokens[n_before + 1 + i] = m->b.host.draft_tokens[r * m->config.block + i];
+        }
+        engram_hint(m, tokens, (int)n_before + n_drafted, 1);
+    }
+}
+
 void engram_fetch(model *m, int t) {
     buffers *b = &m->b;
     if (m->k.rc != OK || m->tickets[t] < 0) {

@@ -24,6 +24,7 @@ typedef struct engram_store_stats {
     uint64_t n_cached; /* of these from memory */
     uint64_t wait_ns;  /* time the step thread waited */
     uint64_t n_errors;
+    uint64_t n_ahead; /* records hinted that are in memory now */
 } engram_store_stats;
 
 typedef struct engram_store_ops {
@@ -35,8 +36,8 @@ typedef struct engram_store_ops {
      * either way: after ERR_TIMEOUT, ERR_IO or ERR_FORMAT (which name the file or the reason) the
      * records that did not come are all NaN, the others are right. */
     int (*wait)(engram_store *s, int ticket, uint64_t deadline_ns, err *e);
-    /* These records will probably be asked for soon (drafted tokens). Never blocks, may do nothing.
-     */
+    /* These records will probably be asked for soon (the next slice of a prompt, drafted tokens).
+     * Read when nothing that is waited for is; never blocks. NULL: nothing can be read ahead. */
     void (*hint)(engram_store *s, int i_table, const int64_t *rows, int n);
     void (*stats)(const engram_store *s, engram_store_stats *out);
     void (*close)(engram_store *s);

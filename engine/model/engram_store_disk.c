@@ -18,6 +18,7 @@
 #include "engine/model/engram_file.h"
 
 enum { DISK_MAX_TABLES = 16, DISK_TRIES = 2, DISK_DEPTH = 256, DISK_RECORDS = 65536 };
+enum { DISK_MAX_DEPTH = 1024, DISK_BATCH = 32 }; /* blocks that come or go under one lock */
 enum { HINT = -1, NONE = -1 };
 
 /* Somebody who wants one record out of a block that is being read. */
@@ -31,13 +32,27 @@ typedef struct disk_waiter {
 
 /* One block to read. */
 typedef struct disk_read {
-    int32_t next; /* in its bucket, or in the free list */
+    int32_t next;          /* in its bucket, or in the free list */
+    int32_t before, after; /* in the queue while it has no buffer */
+    bool is_hint;          /* nobody waits for it: read last */
     int32_t waiters;
     int32_t i_table;
     int32_t buffer; /* NONE while it is queued */
     int32_t n_tries;
     int64_t block;
 } disk_read;
+
+/* Reads that have no buffer yet, oldest first. */
+typedef struct disk_queue {
+    int32_t first, last;
+} disk_queue;
+
+/* A block that came: bytes, or -errno. */
+typedef struct disk_arrival {
+    int32_t i_read;
+    int n;
+    bool is_good;
+} disk_arrival;
 
 typedef struct disk_ticket {
     bool is_open;
@@ -76,11 +91,11 @@ typedef struct disk_store {
     disk_read *reads;
     int32_t n_items; /* of waiters and of reads */
     int32_t free_waiter, free_read;
+    int32_t n_hints;  /* waiters that only want the cache filled, at most max_records */
     int32_t *buckets; /* [n_buckets] */
     uint32_t n_buckets;
-    int32_t *queue; /* ring of reads, [n_items] */
-    int32_t queue_head, queue_len;
-    int32_t free_buffers[1024], n_free_buffers;
+    disk_queue wanted, hinted;
+    int32_t free_buffers[DISK_MAX_DEPTH], n_free_buffers;
     engram_store_stats stats;
 } disk_store;
 
@@ -107,7 +122,24 @@ static int32_t find_read_locked(const disk_store *s, int i_table, int64_t block)
     return i;
 }
 
-static int32_t new_read_locked(disk_store *s, int i_table, int64_t block) {
+static void queue_add_locked(disk_store *s, int32_t i, bool is_hint) {
+    disk_queue *q = is_hint ? &s->hinted : &s->wanted;
+    disk_read *r = &s->reads[i];
+    r->is_hint = is_hint;
+    r->after = NONE;
+    r->before = q->last;
+    *(q->last != NONE ? &s->reads[q->last].after : &q->first) = i;
+    q->last = i;
+}
+
+static void queue_remove_locked(disk_store *s, int32_t i) {
+    disk_read *r = &s->reads[i];
+    disk_queue *q = r->is_hint ? &s->hinted : &s->wanted;
+    *(r->before != NONE ? &s->reads[r->before].after : &q->first) = r->after;
+    *(r->after != NONE ? &s->reads[r->after].before : &q->last) = r->before;
+}
+
+static int32_t new_read_locked(disk_store *s, int i_table, int64_t block, bool is_hint) {
     int32_t i = s->free_read;
     if (i == NONE) return NONE;
     disk_read *r = &s->reads[i];
@@ -116,7 +148,7 @@ static int32_t new_read_locked(disk_store *s, int i_table, int64_t block) {
     *r = (disk_read){
         .next = s->buckets[b], .waiters = NONE, .i_table = i_table, .buffer = NONE, .block = block};
     s->buckets[b] = i;
-    s->queue[(s->queue_head + s->queue_len++) % s->n_items] = i;
+    queue_add_locked(s, i, is_hint);
     return i;
 }
 
@@ -138,9 +170,16 @@ static bool want_locked(disk_store *s, int i_table, const disk_waiter *want) {
     int64_t block = (want->row - h->first_row) / h->records_per_block;
     int32_t w = s->free_waiter;
     int32_t i = find_read_locked(s, i_table, block);
+    bool is_hint = want->ticket == HINT;
     if (w == NONE) return false;
-    if (i == NONE) i = new_read_locked(s, i_table, block);
+    if (i == NONE) {
+        i = new_read_locked(s, i_table, block, is_hint);
+    } else if (!is_hint && s->reads[i].is_hint && s->reads[i].buffer == NONE) {
+        queue_remove_locked(s, i); /* now somebody waits for it */
+        queue_add_locked(s, i, false);
+    }
     if (i == NONE) return false;
+    s->n_hints += is_hint;
     s->free_waiter = s->waiters[w].next;
     s->waiters[w] = *want;
     s->waiters[w].next = s->reads[i].waiters;
@@ -174,6 +213,8 @@ static void deliver_locked(disk_store *s, int32_t i_read, const uint8_t *block, 
             }
             if (--t->n_left == 0) pthread_cond_broadcast(&s->arrived);
         }
+        s->n_hints -= want->ticket == HINT;
+        s->stats.n_ahead += want->ticket == HINT && record != NULL;
         want->next = s->free_waiter;
         s->free_waiter = w;
     }
@@ -190,40 +231,51 @@ static off_t offset_of(const disk_read *r) {
     return (off_t)(1 + r->block) * ENGRAM_BLOCK;
 }
 
-/* A block came (n bytes) or did not (-errno): true when it is done, false to read it once more. */
-static bool take_block(disk_store *s, int32_t i, int n) {
-    disk_read *r = &s->reads[i];
-    const disk_table *t = &s->tables[r->i_table];
-    err why = ERR_INIT;
+/* Looks at a block that came. False: it is to be read once more. */
+static bool check_block(disk_store *s, disk_arrival *a) {
+    disk_read *r = &s->reads[a->i_read];
     if (s->o.test_delay_ms > 0) sleep_ms((uint64_t)s->o.test_delay_ms);
-    bool is_good = n == ENGRAM_BLOCK && engram_block_good(buffer_of(s, r), r->block);
-    if (!is_good && ++r->n_tries < DISK_TRIES) return false;
-    if (n < 0) {
-        errno = -n;
-        err_errno(&why, "reading block %lld of %s", (long long)r->block, t->path);
-        why.code = ERR_IO;
-    } else if (!is_good) {
-        err_set(&why, ERR_FORMAT, "block %lld of %s is damaged; pack the table again",
-            (long long)r->block, t->path);
-    }
-    pthread_mutex_lock(&s->lock);
-    deliver_locked(s, i, is_good ? buffer_of(s, r) : NULL, &why);
-    pthread_mutex_unlock(&s->lock);
-    return true;
+    a->is_good = a->n == ENGRAM_BLOCK && engram_block_good(buffer_of(s, r), r->block);
+    return a->is_good || ++r->n_tries >= DISK_TRIES;
 }
 
-/* Takes the next read out of the queue and gives it a buffer; NONE when there is none of either. */
-static int32_t next_read(disk_store *s) {
-    int32_t i = NONE;
+static void say_why(const disk_store *s, const disk_arrival *a, err *why) {
+    const disk_read *r = &s->reads[a->i_read];
+    const char *path = s->tables[r->i_table].path;
+    if (a->n < 0) {
+        errno = -a->n;
+        err_errno(why, "reading block %lld of %s", (long long)r->block, path);
+        why->code = ERR_IO;
+    } else {
+        err_set(why, ERR_FORMAT, "block %lld of %s is damaged; pack the table again",
+            (long long)r->block, path);
+    }
+}
+
+static void deliver(disk_store *s, const disk_arrival *arrivals, int n) {
     pthread_mutex_lock(&s->lock);
-    if (s->queue_len > 0 && s->n_free_buffers > 0) {
-        i = s->queue[s->queue_head];
-        s->queue_head = (s->queue_head + 1) % s->n_items;
-        s->queue_len--;
-        s->reads[i].buffer = s->free_buffers[--s->n_free_buffers];
+    for (int i = 0; i < n; i++) {
+        const disk_arrival *a = &arrivals[i];
+        err why = ERR_INIT;
+        if (!a->is_good) say_why(s, a, &why);
+        deliver_locked(s, a->i_read, a->is_good ? buffer_of(s, &s->reads[a->i_read]) : NULL, &why);
     }
     pthread_mutex_unlock(&s->lock);
-    return i;
+}
+
+/* Takes reads out of the queues and gives them buffers, those that are waited for first. */
+static int next_reads(disk_store *s, int32_t *out, int cap) {
+    int n = 0;
+    pthread_mutex_lock(&s->lock);
+    while (n < cap && s->n_free_buffers > 0 && !s->is_stopping) {
+        int32_t i = s->wanted.first != NONE ? s->wanted.first : s->hinted.first;
+        if (i == NONE) break;
+        queue_remove_locked(s, i);
+        s->reads[i].buffer = s->free_buffers[--s->n_free_buffers];
+        out[n++] = i;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return n;
 }
 
 static void submit_read(disk_store *s, int32_t i) {
@@ -249,30 +301,36 @@ static bool is_stopping(disk_store *s) {
     return is;
 }
 
+/* What has come, at most DISK_BATCH blocks; returns how many are done. */
 static int take_completions(disk_store *s) {
+    disk_arrival arrivals[DISK_BATCH];
     struct io_uring_cqe *cqe;
     int n = 0;
-    while (io_uring_peek_cqe(&s->ring, &cqe) == 0) {
+    while (n < DISK_BATCH && io_uring_peek_cqe(&s->ring, &cqe) == 0) {
         uint64_t who = io_uring_cqe_get_data64(cqe);
-        int result = cqe->res;
+        arrivals[n] = (disk_arrival){(int32_t)who - 1, cqe->res, false};
         io_uring_cqe_seen(&s->ring, cqe);
         if (who == 0) {
             arm_wake(s);
-        } else if (take_block(s, (int32_t)(who - 1), result)) {
+        } else if (check_block(s, &arrivals[n])) {
             n++;
         } else {
-            submit_read(s, (int32_t)(who - 1));
+            submit_read(s, arrivals[n].i_read);
         }
     }
+    if (n > 0) deliver(s, arrivals, n);
     return n;
 }
 
 static void run_ring(disk_store *s) {
+    int32_t reads[DISK_BATCH];
     int n_flying = 0;
     arm_wake(s);
-    while (!is_stopping(s) || n_flying > 0) {
-        for (int32_t i; !is_stopping(s) && (i = next_read(s)) != NONE; n_flying++) {
-            submit_read(s, i);
+    while (n_flying > 0 || !is_stopping(s)) {
+        for (int n; (n = next_reads(s, reads, DISK_BATCH)) > 0; n_flying += n) {
+            for (int i = 0; i < n; i++) {
+                submit_read(s, reads[i]);
+            }
         }
         int rc = io_uring_submit_and_wait(&s->ring, 1);
         if (rc < 0 && rc != -EINTR && rc != -EAGAIN && rc != -EBUSY) {
@@ -285,20 +343,23 @@ static void run_ring(disk_store *s) {
 
 static void run_plain(disk_store *s) {
     for (;;) {
+        int32_t i;
         pthread_mutex_lock(&s->lock);
-        while (!s->is_stopping && s->queue_len == 0) {
+        while (!s->is_stopping && s->wanted.first == NONE && s->hinted.first == NONE) {
             pthread_cond_wait(&s->work, &s->lock);
         }
         bool is_over = s->is_stopping;
         pthread_mutex_unlock(&s->lock);
         if (is_over) return;
-        int32_t i = next_read(s);
-        if (i == NONE) continue;
+        if (next_reads(s, &i, 1) == 0) continue;
         disk_read *r = &s->reads[i];
-        ssize_t n;
+        disk_arrival a = {.i_read = i};
         do {
-            n = pread(s->tables[r->i_table].fd, buffer_of(s, r), ENGRAM_BLOCK, offset_of(r));
-        } while (!take_block(s, i, n < 0 ? -errno : (int)n));
+            ssize_t n =
+                pread(s->tables[r->i_table].fd, buffer_of(s, r), ENGRAM_BLOCK, offset_of(r));
+            a.n = n < 0 ? -errno : (int)n;
+        } while (!check_block(s, &a));
+        deliver(s, &a, 1);
     }
 }
 
@@ -428,10 +489,12 @@ static void disk_hint(engram_store *base, int i_table, const int64_t *rows, int 
     if (s->cache == NULL || check_rows(s, i_table, rows, n, NULL) != OK) return;
     bool has_work = false;
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < n && s->queue_len < s->o.depth; i++) {
+    for (int i = 0; i < n && s->n_hints < s->o.max_records; i++) {
         disk_waiter want = {.ticket = HINT, .row = rows[i]};
         if (engram_cache_get(s->cache, i_table, rows[i]) == NULL) {
             has_work |= want_locked(s, i_table, &want);
+        } else {
+            s->stats.n_ahead++;
         }
     }
     pthread_mutex_unlock(&s->lock);
@@ -471,7 +534,6 @@ static void disk_close(engram_store *base) {
     mem_free(s->waiters);
     mem_free(s->reads);
     mem_free(s->buckets);
-    mem_free(s->queue);
     pthread_cond_destroy(&s->arrived);
     pthread_cond_destroy(&s->work);
     pthread_mutex_destroy(&s->lock);
@@ -502,7 +564,7 @@ static int open_table(disk_store *s, int i, const char *path, err *e) {
 }
 
 static int make_lists(disk_store *s, err *e) {
-    s->n_items = s->o.max_records * s->o.n_tickets + s->o.depth;
+    s->n_items = s->o.max_records * (s->o.n_tickets + 1) + s->o.depth;
     s->n_buckets = 1;
     while (s->n_buckets < (uint32_t)s->n_items) {
         s->n_buckets *= 2;
@@ -510,14 +572,12 @@ static int make_lists(disk_store *s, err *e) {
     size_t n = (size_t)s->n_items;
     s->waiters = mem_try_alloc(n * sizeof *s->waiters);
     s->reads = mem_try_alloc(n * sizeof *s->reads);
-    s->queue = mem_try_alloc(n * sizeof *s->queue);
     s->buckets = mem_try_alloc(s->n_buckets * sizeof *s->buckets);
     s->buffers = mem_aligned(ENGRAM_BLOCK, (size_t)s->o.depth * ENGRAM_BLOCK);
     for (int i = 0; i < s->o.n_tickets; i++) {
         s->tickets[i].has = mem_alloc((size_t)s->o.max_records);
     }
-    if (s->waiters == NULL || s->reads == NULL || s->queue == NULL || s->buckets == NULL ||
-        s->buffers == NULL) {
+    if (s->waiters == NULL || s->reads == NULL || s->buckets == NULL || s->buffers == NULL) {
         return err_set(e, ERR_MEMORY, "no memory for the Engram reads");
     }
     for (int32_t i = 0; i < s->n_items; i++) {
@@ -564,11 +624,12 @@ int engram_store_disk_open(const engram_disk_options *options, engram_store **ou
     s->o = *options;
     if (s->o.max_records <= 0) s->o.max_records = DISK_RECORDS;
     if (s->o.n_tickets <= 0 || s->o.n_tickets > ENGRAM_MAX_TICKETS) s->o.n_tickets = 4;
-    if (s->o.depth <= 0 || s->o.depth > 1024) s->o.depth = DISK_DEPTH;
+    if (s->o.depth <= 0 || s->o.depth > DISK_MAX_DEPTH) s->o.depth = DISK_DEPTH;
     CHECK(options->n_tables > 0 && options->n_tables <= DISK_MAX_TABLES);
     s->base = (engram_store){&disk_ops, options->n_tables, options->d};
     s->record_bytes = engram_record_bytes(options->d);
     s->wake_fd = s->free_waiter = s->free_read = NONE;
+    s->wanted = s->hinted = (disk_queue){NONE, NONE};
     init_locks(s);
     for (int i = 0; i < options->n_tables; i++) {
         s->tables[i].fd = -1;

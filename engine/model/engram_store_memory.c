@@ -38,13 +38,6 @@ static int memory_wait(engram_store *s, int ticket, uint64_t deadline_ns, err *e
     return OK;
 }
 
-static void memory_hint(engram_store *s, int i_table, const int64_t *rows, int n) {
-    (void)s;
-    (void)i_table;
-    (void)rows;
-    (void)n;
-}
-
 static void memory_stats(const engram_store *s, engram_store_stats *out) {
     *out = ((const memory_store *)(const void *)s)->stats;
 }
@@ -55,7 +48,7 @@ static void memory_close(engram_store *s) {
 }
 
 static const engram_store_ops memory_ops = {
-    memory_begin, memory_wait, memory_hint, memory_stats, memory_close};
+    memory_begin, memory_wait, NULL, memory_stats, memory_close};
 
 int engram_store_memory_open(
     const engram_table *tables, int n_tables, int d, engram_store **out, err *e) {

@@ -220,19 +220,14 @@ static void feed_pending(model *m, const batch_plan *plan) {
     draft_feed_run(m);
 }
 
-void model_prefetch(model *m, const batch_plan *plan) {
-    err ignored = ERR_INIT;
-    if (m->config.n_engram == 0 || plan_check(m, plan, &ignored) != OK) {
-        return;
-    }
-    (void)plan_fill(m, plan);
-    int n = m->step_rows.rows.n, columns = m->part.n_columns;
-    for (int t = 0; t < m->config.n_engram; t++) {
-        for (int i = 0; i < n; i++) {
-            const int64_t *ids =
-                m->b.host.row_ids[t] + (size_t)i * (size_t)m->config.n_hashes + m->part.column0;
-            m->store->ops->hint(m->store, t, ids, columns);
+void model_prefetch(model *m, const int32_t *tokens, int n_before, int n) {
+    for (int i = 0; i < n_before + n; i++) {
+        if (tokens[i] < 0 || tokens[i] >= m->config.n_vocab) {
+            return;
         }
+    }
+    if (n > 0 && n_before >= 0) {
+        engram_hint(m, tokens, n_before, n);
     }
 }
 

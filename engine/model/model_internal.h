@@ -240,6 +240,10 @@ void row_lists_send(model *m, row_lists *l);
  * the start. */
 void engram_hash(const model *m, int i_engram, const int32_t *history, int64_t *ids);
 void engram_begin(model *m);
+/* Rows that will be needed soon: of n positions behind n_before tokens, see model_prefetch; of the
+ * newest of n_drafted drafted tokens of each request (0: of the request's own token). */
+void engram_hint(model *m, const int32_t *tokens, int n_before, int n);
+void engram_hint_draft(model *m, const draft_request *requests, int n, int n_drafted);
 /* Brings the records of table t to the back end; nothing when they are there. */
 void engram_fetch(model *m, int t);
 void engram_layer(model *m, int i_layer);

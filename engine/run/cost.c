@@ -6,8 +6,11 @@
 #define COST_DECAY 0.98
 #define DRAFT_AVERAGE 0.1
 /* A step that took longer counts at once, one that was shorter bit by bit: the gap is a promise. */
-#define MIXED_RISE 0.8
-#define MIXED_FALL 0.3
+#define SLICE_RISE 0.8
+#define SLICE_FALL 0.3
+/* Of a step's time, the least that its prompt rows are charged, whatever the others should take. */
+#define SLICE_SHARE 0.25
+#define CONTEXT_FIRST 1024 /* positions of the first range */
 /* So many drafts in a row that do not pay their own time, and the stream goes that many steps
  * without before it tries again. */
 #define DRAFT_LOSSES 4
@@ -56,26 +59,46 @@ double step_cost_of(const step_cost *c, int32_t n_rows) {
     return base + per_row * (double)n_rows;
 }
 
-void step_cost_add_mixed(step_cost *c, int32_t n_rows, uint64_t ns) {
-    double row_ns = (double)ns / (double)n_rows;
-    double share = row_ns > c->mixed_row_ns ? MIXED_RISE : MIXED_FALL;
-    if (!(c->mixed_row_ns > 0.0)) share = 1.0;
-    c->mixed_row_ns += share * (row_ns - c->mixed_row_ns);
+static int range_of(int64_t context) {
+    int i = 0;
+    while (i < COST_CONTEXTS - 1 && context >= (int64_t)CONTEXT_FIRST << i) {
+        i++;
+    }
+    return i;
 }
 
-int32_t step_cost_rows(const step_cost *c, double limit_ns, int32_t floor_rows, int32_t max_rows) {
-    /* Once there were such steps their time per row says it: it falls as slices grow, so repeating
-     * this settles where a step takes the limit. Before, the fit is the best guess. */
-    double base = 0.0;
-    double per_row = c->mixed_row_ns;
-    if (!(per_row > 0.0)) {
-        if (!(c->w > 0.0)) return floor_rows > max_rows ? max_rows : floor_rows;
-        fit(c, &base, &per_row);
+void step_cost_add_slice(step_cost *c, const slice_cost *s) {
+    double *row = &c->prompt_row_ns[range_of(s->context)];
+    double ns = (double)s->ns;
+    double other = s->n_other > 0 ? step_cost_of(c, s->n_other) : 0.0;
+    double rest = ns - other > ns * SLICE_SHARE ? ns - other : ns * SLICE_SHARE;
+    double row_ns = rest / (double)s->n_prompt;
+    double share = row_ns > *row ? SLICE_RISE : SLICE_FALL;
+    if (!(*row > 0.0)) share = 1.0;
+    *row += share * (row_ns - *row);
+}
+
+/* Of the range itself; else the nearest shorter one, doubled for each range between; else the
+ * nearest longer one. 0: nothing is known. */
+static double prompt_row_of(const step_cost *c, int range) {
+    double factor = 1.0;
+    for (int i = range; i >= 0; i--, factor *= 2.0) {
+        if (c->prompt_row_ns[i] > 0.0) return c->prompt_row_ns[i] * factor;
     }
-    if (!(per_row > 0.0)) return max_rows;
-    double rows = (limit_ns - base) / per_row;
+    for (int i = range + 1; i < COST_CONTEXTS; i++) {
+        if (c->prompt_row_ns[i] > 0.0) return c->prompt_row_ns[i];
+    }
+    return 0.0;
+}
+
+int32_t step_cost_slice(const step_cost *c, const slice_limits *l) {
+    int32_t floor_rows = l->floor_rows < l->max_rows ? l->floor_rows : l->max_rows;
+    double row_ns = prompt_row_of(c, range_of(l->context));
+    double other = l->n_other > 0 ? step_cost_of(c, l->n_other) : 0.0;
+    if (!(row_ns > 0.0)) return floor_rows;
+    double rows = (l->limit_ns - other) / row_ns;
     if (rows < (double)floor_rows) return floor_rows;
-    return rows > (double)max_rows ? max_rows : (int32_t)rows;
+    return rows > (double)l->max_rows ? l->max_rows : (int32_t)rows;
 }
 
 void draft_policy_reset(draft_policy *p) {

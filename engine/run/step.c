@@ -10,10 +10,15 @@
 #include "engine/run/run_internal.h"
 
 /* A prompt slice beside running streams is never smaller than this, however slow the machine. */
-#define PROMPT_ROWS_MIN 16
+#define PROMPT_ROWS_MIN 8
+/* Tokens before a slice that say which rows its first positions need. */
+#define PREFETCH_BEFORE 8
 #define COPY_FORGIVE 0.01
 /* Of the allowed gap, what a step is planned to take: steps differ, and drafts come on top. */
 #define GAP_SHARE 0.7
+/* A step that only reads prompts may take so many gaps; it never reads fewer rows than these. */
+#define LONE_GAPS 4.0
+#define LONE_ROWS_MIN 64
 
 typedef struct step_work {
     plan_view views[RUN_MAX_SLOTS];
@@ -22,6 +27,8 @@ typedef struct step_work {
     draft_request drafts[RUN_MAX_SLOTS];
     int32_t n_views, n_spans;
     bool has_paused;
+    slice_cost slice; /* the step before, from slice_start on; n_prompt 0: it read no prompt */
+    uint64_t slice_start;
 } step_work;
 
 static void look(run *r, step_work *w) {
@@ -66,12 +73,30 @@ static void fill_span(run *r, step_work *w, int32_t slot, int32_t n_rows) {
     w->n_spans++;
 }
 
+/* Prompt rows beside the running streams that fit into the promised gap, and rows of a step where
+ * nobody decodes: new requests and cancels wait for its end. */
+static void limit_rows(const run *r, const step_work *w, plan_limits *limits) {
+    double gap_ns = (double)r->options.gap_ms * 1e6;
+    slice_limits l = {.max_rows = r->info.max_rows};
+    for (int32_t i = 0; i < w->n_views; i++) {
+        const plan_view *v = &w->views[i];
+        const stream *s = &r->streams[w->slots[i]];
+        if (!v->is_prompt) {
+            l.n_other += v->is_paused ? 0 : 1 + v->n_draft;
+        } else if (s->n_done > l.context) {
+            l.context = s->n_done;
+        }
+    }
+    bool is_lone = l.n_other == 0;
+    l.limit_ns = gap_ns * (is_lone ? LONE_GAPS : GAP_SHARE);
+    l.floor_rows = is_lone ? LONE_ROWS_MIN : PROMPT_ROWS_MIN;
+    limits->prompt_rows = step_cost_slice(&r->cost, &l);
+    if (is_lone) limits->max_rows = limits->prompt_rows;
+}
+
 static int32_t make_plan(run *r, step_work *w) {
-    double gap_ns = (double)r->options.gap_ms * 1e6 * GAP_SHARE;
-    int32_t prompt_rows = step_cost_rows(&r->cost, gap_ns, PROMPT_ROWS_MIN, r->info.max_rows);
-    plan_limits limits = {.max_rows = r->info.max_rows,
-        .max_logit_rows = r->info.max_logit_rows,
-        .prompt_rows = prompt_rows};
+    plan_limits limits = {.max_rows = r->info.max_rows, .max_logit_rows = r->info.max_logit_rows};
+    limit_rows(r, w, &limits);
     int32_t n_rows = plan_rows(w->views, w->n_views, &limits);
     w->n_spans = 0;
     for (int32_t i = 0; i < w->n_views; i++) {
@@ -178,31 +203,70 @@ static void draft_next(run *r, step_work *w) {
     take_drafts(r, w, n, &result, n_other);
 }
 
+/* The step before has taken until now: its tokens came out in between, so all of it is gap. */
+static void note_slice(run *r, step_work *w) {
+    if (w->slice.n_prompt > 0) {
+        w->slice.ns = clock_mono_ns() - w->slice_start;
+        step_cost_add_slice(&r->cost, &w->slice);
+    }
+    w->slice = (slice_cost){0};
+}
+
+/* What the spans of this step are, for note_slice. */
+static slice_cost slice_of(const step_work *w) {
+    slice_cost slice = {0};
+    for (int32_t i = 0; i < w->n_spans; i++) {
+        const plan_span *span = &w->spans[i];
+        int64_t end = span->pos + span->n_rows;
+        if (span->kind != PLAN_PROMPT) {
+            slice.n_other += span->n_rows;
+            continue;
+        }
+        slice.n_prompt += span->n_rows;
+        if (end > slice.context) slice.context = end;
+    }
+    return slice;
+}
+
+/* Each prompt's rows behind this step's slice: where they lie on disk they are read while the step
+ * computes. */
+static void prefetch_next(run *r, const step_work *w, int32_t n_rows) {
+    for (int32_t i = 0; i < w->n_spans && r->source->prefetch != NULL; i++) {
+        const plan_span *span = &w->spans[i];
+        int32_t end = (int32_t)span->pos + span->n_rows;
+        int32_t n = r->streams[span->slot].n_known - end;
+        if (span->kind != PLAN_PROMPT || n <= 0) continue;
+        int32_t n_before = end < PREFETCH_BEFORE ? end : PREFETCH_BEFORE;
+        r->source->prefetch(r->source->self, span->tokens + span->n_rows - n_before, n_before,
+            n < n_rows ? n : n_rows);
+    }
+}
+
 static void do_step(run *r, step_work *w, int32_t n_rows) {
     err why = ERR_INIT;
     step_result result = {0};
     batch_plan plan = {.id = ++r->plan_id, .n_spans = w->n_spans, .spans = w->spans};
     uint64_t before = atomic_load_explicit(&r->n_generated, memory_order_relaxed);
+    note_slice(r, w);
+    slice_cost slice = slice_of(w);
     uint64_t start = clock_mono_ns();
     atomic_store(&r->step_started_ns, start);
+    prefetch_next(r, w, n_rows);
     int rc = r->source->step(r->source->self, &plan, &result, &why);
     uint64_t step_ns = clock_mono_ns() - start;
     if (rc != OK) {
         fail_step(r, w, rc, &why);
     } else {
-        step_cost_add(&r->cost, n_rows, step_ns);
-        uint32_t n_prompt = 0;
+        if (slice.n_prompt == 0) step_cost_add(&r->cost, n_rows, step_ns);
         for (int32_t i = 0; i < w->n_spans; i++) {
-            n_prompt += w->spans[i].kind == PLAN_PROMPT ? (uint32_t)w->spans[i].n_rows : 0;
             run_absorb(r, &r->streams[w->spans[i].slot], &w->spans[i], &result, i);
         }
         uint64_t n_new = atomic_load_explicit(&r->n_generated, memory_order_relaxed) - before;
-        run_count_second(r, (uint32_t)n_new, n_prompt);
+        run_count_second(r, (uint32_t)n_new, (uint32_t)slice.n_prompt);
         if (!r->options.no_drafts) draft_next(r, w);
         run_count_step(r, step_ns, n_rows);
-        if (n_prompt > 0 && n_prompt < (uint32_t)n_rows) {
-            step_cost_add_mixed(&r->cost, n_rows, clock_mono_ns() - start);
-        }
+        w->slice = slice;
+        w->slice_start = start;
     }
     atomic_store(&r->step_ended_ns, clock_mono_ns());
     atomic_store(&r->step_started_ns, 0);
@@ -227,6 +291,7 @@ static bool has_news(run *r) {
 static void doze(run *r) {
     struct pollfd p = {.fd = r->wake_fd, .events = POLLIN};
     uint64_t drop;
+    run_reap(r); /* nobody waits: what ended last need not be kept until the next request */
     atomic_store(&r->is_asleep, 1);
     if (!has_news(r)) {
         poll(&p, 1, -1);
@@ -238,7 +303,7 @@ static void doze(run *r) {
 
 void *run_step_thread(void *arg) {
     run *r = arg;
-    step_work w;
+    step_work w = {0};
     thread_set_name("step");
     while (!atomic_load(&r->is_stopping)) {
         run_cancel_sweep(r, atomic_exchange(&r->is_aborting, 0) != 0);
@@ -249,6 +314,7 @@ void *run_step_thread(void *arg) {
         if (w.n_spans > 0 && n_rows > 0) {
             do_step(r, &w, n_rows);
         } else if (!is_loading) {
+            note_slice(r, &w);
             doze(r);
         }
         store_pump(r);

@@ -1,6 +1,7 @@
 /* Random rows of a packed Engram table on this disk against what fio reaches with the same block
  * size in the same run. The table is generated, at least 20 GB, and removed afterwards, so it runs
- * only with TANDEM_LONG=1. BENCH_DIR names the folder (default: the working folder). */
+ * only with TANDEM_LONG=1. BENCH_DIR names the folder (default: the working folder); with
+ * BENCH_KEEP=1 the table stays there for the next run. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -176,6 +177,6 @@ int main(void) {
     measure_fio(path, 256);
     engram_store_close(s);
     mem_free(samples);
-    (void)unlink(path);
+    if (getenv("BENCH_KEEP") == NULL) (void)unlink(path);
     return 0;
 }

@@ -539,19 +539,11 @@ static void costs_steer_slices_and_drafts(void **state) {
     const float lost[] = {-6.0f, -6.0f, -6.0f, -6.0f};
     step_cost_reset(&c);
     draft_policy_reset(&p);
-    assert_int_equal(step_cost_rows(&c, 1e8, 16, 256), 16); /* nothing known: begin small */
     for (int i = 0; i < 50; i++) {
         int32_t n = 1 + i % 20;
         step_cost_add(&c, n, (uint64_t)(5000000 + 1000000 * n));
     }
     assert_true(fabs(step_cost_of(&c, 10) - 15e6) < 1e3);
-    assert_in_range(step_cost_rows(&c, 105e6, 16, 256), 99, 101);
-    for (int32_t n = 16, i = 0; i < 30;
-         i++) { /* steps of 20 ms and 2 ms a row: 150 ms is 65 rows */
-        step_cost_add_mixed(&c, n, (uint64_t)(20000000 + 2000000 * n));
-        n = step_cost_rows(&c, 150e6, 16, 256);
-        if (i == 29) assert_in_range(n, 63, 67);
-    }
     step_cost_add_draft(&c, 1000000);
     assert_int_equal(draft_policy_choose(&p, &c, sure, 4, 0), 4);
     for (int i = 0; i < 4; i++) {
@@ -559,6 +551,92 @@ static void costs_steer_slices_and_drafts(void **state) {
         assert_int_equal(draft_policy_choose(&p, &c, lost, 4, 0), 0);
     }
     assert_false(draft_policy_wants(&p)); /* it did not pay four times: a pause */
+}
+
+/* What a step costs on a machine that is thought up: a base, rows of running streams, prompt rows that
+ * cost more the longer the context is; now and then a hiccup. */
+typedef struct machine {
+    double base_ms, row_ms, prompt_ms, prompt_ms_at_64k, hiccup_ms;
+} machine;
+
+static double machine_ms(const machine *m, int32_t n_other, int32_t n_prompt, int64_t context) {
+    double deep = (double)context / 65536.0;
+    return m->base_ms + m->row_ms * n_other +
+           (m->prompt_ms + (m->prompt_ms_at_64k - m->prompt_ms) * deep) * n_prompt;
+}
+
+/* Three streams decode while a prompt is read, from first to last, on this machine. Returns the time
+ * without hiccups of the longest step; *efficiency: rows read, of those that would have just fitted. */
+static double longest_step_ms(
+    const machine *m, const slice_limits *l, int32_t first, int32_t last, double *efficiency) {
+    step_cost c;
+    double most = 0.0;
+    double read = 0.0;
+    double could = 0.0;
+    slice_limits now = *l;
+    step_cost_reset(&c);
+    for (int i = 0; i < 20; i++) {
+        int32_t n = 1 + i % 6;
+        step_cost_add(&c, n, (uint64_t)(1e6 * (m->base_ms + m->row_ms * n)));
+    }
+    int32_t n;
+    for (int32_t at = first, i = 0; at < last; at += n, i++) {
+        now.context = at;
+        n = step_cost_slice(&c, &now);
+        double ms = machine_ms(m, now.n_other, n, at);
+        double extra = i % 40 == 39 ? m->hiccup_ms : 0.0;
+        most = ms > most ? ms : most;
+        read += n;
+        could += fmin(now.max_rows,
+            fmax(now.floor_rows, (now.limit_ns / 1e6 - ms) / ((ms - m->base_ms) / n) + n));
+        slice_cost s = {now.n_other, n, at + n, (uint64_t)(1e6 * (ms + extra))};
+        step_cost_add_slice(&c, &s);
+    }
+    *efficiency = read / could;
+    return most;
+}
+
+static void slices_stay_within_the_gap(void **state) {
+    (void)state;
+    static const machine machines[] = {
+        {5.0, 1.0, 0.4, 1.2, 0.0},    /* a quiet processor */
+        {5.0, 1.0, 0.4, 1.2, 400.0},  /* one with hiccups */
+        {40.0, 8.0, 4.0, 12.0, 80.0}, /* a loaded one */
+        {20.0, 3.0, 0.35, 0.5, 5.0},  /* a GPU */
+    };
+    for (size_t i = 0; i < sizeof machines / sizeof machines[0]; i++) {
+        const machine *m = &machines[i];
+        slice_limits l = {.limit_ns = 105e6, .n_other = 3, .floor_rows = 8, .max_rows = 256};
+        double floor_ms = machine_ms(m, 3, 8, 65536);
+        double bar = 150.0 > floor_ms ? 150.0 : floor_ms;
+        double efficiency;
+        double ms = longest_step_ms(m, &l, 0, 65536, &efficiency);
+        if (ms > bar) fail_msg("machine %zu: a step of %g ms, %g allowed", i, ms, bar);
+        if (efficiency < 0.5) fail_msg("machine %zu: %g of the rows that fit", i, efficiency);
+        /* The first prompt that is read goes on far from the start: it was cached. */
+        ms = longest_step_ms(m, &l, 60000, 65536, &efficiency);
+        if (ms > bar) fail_msg("machine %zu: %g ms far from the start", i, ms);
+    }
+}
+
+static void a_context_never_seen_is_expected_to_cost_more(void **state) {
+    (void)state;
+    step_cost c;
+    step_cost_reset(&c);
+    slice_limits l = {.limit_ns = 100e6, .floor_rows = 8, .max_rows = 1000};
+    assert_int_equal(step_cost_slice(&c, &l), 8); /* nothing known: begin small */
+    step_cost_add_slice(&c, &(slice_cost){0, 100, 500, 50000000});
+    assert_int_equal(step_cost_slice(&c, &l), 200);
+    l.context = 1500; /* the next range: as if twice as dear */
+    assert_int_equal(step_cost_slice(&c, &l), 100);
+    l.context = 5000;
+    assert_int_equal(step_cost_slice(&c, &l), 25);
+    step_cost_add_slice(&c, &(slice_cost){0, 25, 5000, 15000000});
+    assert_int_equal(step_cost_slice(&c, &l), 166);
+    l.context = 1500;
+    assert_int_equal(step_cost_slice(&c, &l), 100);
+    l.max_rows = 5;
+    assert_int_equal(step_cost_slice(&c, &l), 5);
 }
 
 static void pages_are_counted(void **state) {
@@ -593,6 +671,8 @@ int main(void) {
         cmocka_unit_test(close_ends_what_runs),
         cmocka_unit_test(plans_serve_short_prompts_and_starve_nobody),
         cmocka_unit_test(costs_steer_slices_and_drafts),
+        cmocka_unit_test(slices_stay_within_the_gap),
+        cmocka_unit_test(a_context_never_seen_is_expected_to_cost_more),
         cmocka_unit_test(pages_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
