@@ -206,6 +206,7 @@ GPU_SRC := $(if $(filter 1,$(CUDA)),$(wildcard tests/gpu/test_*.c tests/gpu/benc
 GPU_SHARED := $(filter-out $(GPU_SRC),$(wildcard tests/gpu/*.c))
 GPU_SHARED_OBJ := $(call objs,$(GPU_SHARED)) \
 	$(patsubst %.cu,$(OUT)/obj/%.cu.o,$(wildcard tests/gpu/*.cu))
+-include $(GPU_SHARED_OBJ:.o=.d)
 TEST_BIN := $(patsubst %.c,$(OUT)/%,$(TEST_SRC))
 BENCH_BIN := $(patsubst %.c,$(OUT)/%,$(BENCH_SRC))
 FUZZ_BIN := $(patsubst %.c,$(OUT)/%,$(FUZZ_SRC))

@@ -209,6 +209,18 @@ static void profile_step(int n_rows) {
     (void)cudaProfilerStop();
 }
 
+/* What a change of kernels shows first: a chunk, one row, six rows, four streams. */
+static void bench_short(void) {
+    bench_prefill(2, "prefill");
+    bench_rows("one row", 1, 1);
+    bench_rows("six rows", 1, VERIFY_ROWS);
+    for (int s = 1; s < SLOTS; s++) {
+        give_pages(s, s * 256, 16384);
+        pretend_length(s, 4096);
+    }
+    bench_rows("four streams, one row each", SLOTS, 1);
+}
+
 int main(int argc, char **argv) {
     char dir[] = "/tmp/tandem-synthetic-XXXXXX";
     int world = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 2;
@@ -233,6 +245,10 @@ int main(int argc, char **argv) {
     const char *n_rows = getenv("SYNTHETIC_PROFILE_ROWS");
     if (n_rows != NULL) {
         profile_step((int)strtol(n_rows, NULL, 10));
+        return 0;
+    }
+    if (getenv("SYNTHETIC_SHORT") != NULL) {
+        bench_short();
         return 0;
     }
     bench_prefill(4, "prefill");
