@@ -12,9 +12,11 @@
 
 #include <cmocka.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
 #include "engine/base/str.h"
+#include "engine/dist/exchange.h"
 #include "engine/model/engram_file.h"
 #include "engine/model/engram_store_disk.h"
 #include "engine/model/model.h"
@@ -122,6 +124,128 @@ static void packed_is_bit_equal(void **state) {
 }
 
 /* The halves of two ranks together hold every row once; a half alone is not the whole table. */
+/* Waits until the store has read so many records ahead, over all. */
+static void await_ahead(engram_store *s, uint64_t n) {
+    engram_store_stats stats = {0};
+    uint64_t deadline = clock_mono_ms() + 60000;
+    while (stats.n_ahead < n && clock_mono_ms() < deadline) {
+        sleep_ms(1);
+        s->ops->stats(s, &stats);
+    }
+    assert_int_equal(stats.n_ahead, n);
+}
+
+/* Steps one span; all of its Engram rows must be in memory already. */
+static void step_from_memory(model *m, engram_store *s, const plan_span *span) {
+    batch_plan plan = {.id = 1, .n_spans = 1, .spans = span};
+    engram_store_stats before, after;
+    step_result result;
+    err e = ERR_INIT;
+    s->ops->stats(s, &before);
+    if (model_step(m, &plan, &result, &e) != OK) fail_msg("%s", e.msg);
+    s->ops->stats(s, &after);
+    assert_int_equal(
+        after.n_rows - before.n_rows, config.n_engram * config.n_hashes * span->n_rows);
+    assert_int_equal(after.n_cached - before.n_cached, after.n_rows - before.n_rows);
+}
+
+/* The scheduler's hint brings the rows of a slice into memory, and a draft those of its tokens. */
+static void slices_and_drafts_are_read_ahead(void **state) {
+    (void)state;
+    int32_t tokens[N_TOKENS + 1], page = 0;
+    engram_disk_options o = {.cache_bytes = 4 << 20};
+    engram_store *s = NULL;
+    draft_result draft;
+    err e = ERR_INIT;
+    pack(0, 1);
+    assert_int_equal(engram_store_dir_open(dir, &config, (const int[2]){0, 1}, &o, &s, &e), OK);
+    model *m = open_model(s, 0);
+    uint64_t per_row = (uint64_t)(config.n_engram * config.n_hashes);
+    for (int i = 0; i < N_TOKENS; i++) {
+        tokens[i] = token_at(0, i);
+    }
+    model_slot_reset(m, 0);
+    assert_int_equal(model_slot_pages(m, 0, &page, 1, &e), OK);
+    model_prefetch(m, tokens, 0, 4); /* the start of the sequence, then a slice behind it */
+    await_ahead(s, 4 * per_row);
+    step_from_memory(m, s, &(plan_span){0, 4, 0, tokens, PLAN_LOGITS_NONE, PLAN_PROMPT});
+    model_prefetch(m, tokens, 4, N_TOKENS - 4);
+    await_ahead(s, N_TOKENS * per_row);
+    step_from_memory(
+        m, s, &(plan_span){0, N_TOKENS - 4, 4, tokens + 4, PLAN_LOGITS_LAST, PLAN_PROMPT});
+    draft_request q = {.slot = 0, .token = 300};
+    if (model_draft(m, &q, 1, NULL, NULL, &draft, &e) != OK) fail_msg("%s", e.msg);
+    await_ahead(s, (uint64_t)(N_TOKENS + 1 + draft.block) * per_row);
+    int32_t verify[32] = {q.token};
+    memcpy(verify + 1, draft.tokens, (size_t)draft.block * sizeof(int32_t));
+    step_from_memory(
+        m, s, &(plan_span){0, draft.block + 1, N_TOKENS, verify, PLAN_LOGITS_ALL, PLAN_VERIFY});
+    const int32_t outside[2] = {-1, config.n_vocab};
+    model_prefetch(m, outside, 1, 1); /* harmless */
+    model_close(m);
+    engram_store_close(s);
+}
+
+/* A store that only remembers which rows were hinted. */
+typedef struct note_store {
+    engram_store base;
+    int64_t first[8], last[8];
+    int n;
+} note_store;
+
+static void note_hint(engram_store *base, int i_table, const int64_t *rows, int n) {
+    note_store *s = (note_store *)(void *)base;
+    for (int i = 0; i < n; i++, s->n++) {
+        if (s->n == 0 || rows[i] < s->first[i_table]) s->first[i_table] = rows[i];
+        if (rows[i] > s->last[i_table]) s->last[i_table] = rows[i];
+    }
+}
+
+/* Each of two ranks asks for rows of its own half only, and together for all. */
+static void ranks_read_their_halves_ahead(void **state) {
+    (void)state;
+    static const engram_store_ops ops = {.hint = note_hint};
+    exchange *x[2];
+    int32_t tokens[20];
+    err e = ERR_INIT;
+    int n = 0;
+    assert_int_equal(exchange_local_open(2, 0, 1000, x, &e), OK);
+    for (int i = 0; i < 20; i++) {
+        tokens[i] = token_at(1, i);
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        note_store notes = {.base = {&ops, config.n_engram, config.d_engram}};
+        model_options o = {.dir = model_dir,
+            .n_threads = 1,
+            .rank = rank,
+            .world = 2,
+            .exchange = x[rank],
+            .n_slots = 1,
+            .n_pages = 1,
+            .max_context = 128,
+            .max_rows = 16, /* fewer than the hint has positions */
+            .store = &notes.base};
+        model *m = NULL;
+        if (model_open(&o, &m, &e) != OK) fail_msg("%s", e.msg);
+        for (int t = 0; t < config.n_engram; t++) {
+            notes.first[t] = INT64_MAX;
+            notes.last[t] = -1;
+        }
+        model_prefetch(m, tokens, 0, 20);
+        for (int t = 0; t < config.n_engram; t++) {
+            int64_t range[2];
+            engram_rank_rows(&config, t, (const int[2]){rank, 2}, range);
+            assert_in_range(notes.first[t], range[0], notes.last[t]);
+            assert_in_range(notes.last[t], range[0], range[0] + range[1] - 1);
+        }
+        n += notes.n;
+        model_close(m);
+    }
+    assert_int_equal(n, 20 * config.n_engram * config.n_hashes);
+    exchange_close(x[0]);
+    exchange_close(x[1]);
+}
+
 static void halves_split_the_rows(void **state) {
     (void)state;
     err e = ERR_INIT;
@@ -212,7 +336,9 @@ static void a_bad_row_ends_its_stream_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(packed_is_bit_equal),
-        cmocka_unit_test(halves_split_the_rows), cmocka_unit_test(damage_ends_only_what_needs_it),
+        cmocka_unit_test(slices_and_drafts_are_read_ahead),
+        cmocka_unit_test(ranks_read_their_halves_ahead), cmocka_unit_test(halves_split_the_rows),
+        cmocka_unit_test(damage_ends_only_what_needs_it),
         cmocka_unit_test(a_bad_row_ends_its_stream_alone)};
     const char *weights = getenv("DEMO_WEIGHTS");
     err e = ERR_INIT;

@@ -151,6 +151,34 @@ static void hints_fill_the_cache(void **state) {
     engram_store_close(s);
 }
 
+/* Somebody waits for one row while many are only hinted: the row comes before them. */
+static void what_is_waited_for_comes_before_hints(void **state) {
+    (void)state;
+    enum { N = 2000 };
+    static int64_t rows[N];
+    uint8_t out[RECORD];
+    engram_store_stats stats;
+    pack(0, ROWS);
+    for (int kind = 0; kind < 2; kind++) {
+        engram_store *s = open_store(&(engram_disk_options){
+            .cache_bytes = 4 << 20, .depth = 1, .test_delay_ms = 5, .without_ring = kind == 1});
+        for (int i = 0; i < N; i++) {
+            rows[i] = (int64_t)i * 30;
+        }
+        s->ops->hint(s, 0, rows, N);
+        /* One that nobody hinted, one that was hinted last. */
+        const int64_t wanted[2] = {31, rows[N - 1]};
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(ask(s, &wanted[i], 1, out), OK);
+            assert_true(is_row(out, wanted[i]));
+        }
+        s->ops->stats(s, &stats);
+        assert_true(stats.n_ahead < N / 2); /* ten seconds of reading are not over */
+        assert_int_equal(stats.n_errors, 0);
+        engram_store_close(s);
+    }
+}
+
 static void damage(int64_t block, int at) {
     uint8_t byte = 0;
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -324,9 +352,11 @@ static void cache_keeps_the_newest(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(rows_come_back),
-        cmocka_unit_test(hints_fill_the_cache), cmocka_unit_test(damage_ends_only_its_rows),
-        cmocka_unit_test(late_reads_end_in_time), cmocka_unit_test(packing_goes_on),
-        cmocka_unit_test(bad_headers_are_refused), cmocka_unit_test(cache_keeps_the_newest)};
+        cmocka_unit_test(hints_fill_the_cache),
+        cmocka_unit_test(what_is_waited_for_comes_before_hints),
+        cmocka_unit_test(damage_ends_only_its_rows), cmocka_unit_test(late_reads_end_in_time),
+        cmocka_unit_test(packing_goes_on), cmocka_unit_test(bad_headers_are_refused),
+        cmocka_unit_test(cache_keeps_the_newest)};
     snprintf(dir, sizeof dir, "/tmp/tandem-engram.XXXXXX");
     if (mkdtemp(dir) == NULL) return 1;
     snprintf(path, sizeof path, "%s/t.tde", dir);
