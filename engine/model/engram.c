@@ -146,3 +146,10 @@ void engram_layer(model *m, int i_layer) {
                                    c->n_streams, c->n_embd, c->norm_eps});
     tap_floats(m, "engram", i_layer, c->n_streams * c->n_embd, b->h);
 }
+
+void model_engram_stats(const model *m, engram_store_stats *out) {
+    *out = (engram_store_stats){0};
+    if (m->store != NULL) {
+        m->store->ops->stats(m->store, out);
+    }
+}

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
+#include "engine/base/histogram.h"
 
 enum { ENGRAM_MAX_TICKETS = 64, ENGRAM_SCALE_BLOCK = 32 };
 
@@ -24,8 +25,10 @@ typedef struct engram_store_stats {
     uint64_t n_cached; /* of these from memory */
     uint64_t wait_ns;  /* time the step thread waited */
     uint64_t n_errors;
-    uint64_t n_ahead; /* records hinted that are in memory now */
+    uint64_t n_ahead;              /* records hinted that are in memory now */
+    histogram_counts read_seconds; /* of a request, from begin to its last record; bounds below */
 } engram_store_stats;
+extern const metric_bounds ENGRAM_READ_SECONDS;
 
 typedef struct engram_store_ops {
     /* Starts reading n records of table i_table into out [n][record_bytes]; *ticket >= 0. ERR_BUSY:
@@ -39,6 +42,7 @@ typedef struct engram_store_ops {
     /* These records will probably be asked for soon (the next slice of a prompt, drafted tokens).
      * Read when nothing that is waited for is; never blocks. NULL: nothing can be read ahead. */
     void (*hint)(engram_store *s, int i_table, const int64_t *rows, int n);
+    /* Any thread. */
     void (*stats)(const engram_store *s, engram_store_stats *out);
     void (*close)(engram_store *s);
 } engram_store_ops;

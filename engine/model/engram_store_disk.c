@@ -58,6 +58,7 @@ typedef struct disk_ticket {
     bool is_open;
     uint32_t generation; /* reads for an older one are nobody's any more */
     int n, n_left, n_failed;
+    uint64_t begin_ns;
     uint8_t *out;
     uint8_t *has; /* [max_records] */
     err failure;
@@ -97,6 +98,7 @@ typedef struct disk_store {
     disk_queue wanted, hinted;
     int32_t free_buffers[DISK_MAX_DEPTH], n_free_buffers;
     engram_store_stats stats;
+    histogram read_seconds;
 } disk_store;
 
 void engram_record_poison(uint8_t *records, int n, int d) {
@@ -193,6 +195,12 @@ static void fail_record_locked(disk_store *s, disk_ticket *t, int i, const err *
     s->stats.n_errors++;
 }
 
+static void end_request_locked(disk_store *s, const disk_ticket *t) {
+    double seconds = (double)(clock_mono_ns() - t->begin_ns) / 1e9;
+    histogram_add(&s->read_seconds, &ENGRAM_READ_SECONDS, seconds);
+    pthread_cond_broadcast(&s->arrived);
+}
+
 /* Gives a block (NULL: it failed, why) to all who want records of it. */
 static void deliver_locked(disk_store *s, int32_t i_read, const uint8_t *block, const err *why) {
     disk_read *r = &s->reads[i_read];
@@ -211,7 +219,7 @@ static void deliver_locked(disk_store *s, int32_t i_read, const uint8_t *block, 
             } else {
                 fail_record_locked(s, t, want->i_record, why);
             }
-            if (--t->n_left == 0) pthread_cond_broadcast(&s->arrived);
+            if (--t->n_left == 0) end_request_locked(s, t);
         }
         s->n_hints -= want->ticket == HINT;
         s->stats.n_ahead += want->ticket == HINT && record != NULL;
@@ -428,6 +436,7 @@ static int disk_begin(engram_store *base, int i_table, const int64_t *rows, int 
     t->generation++;
     t->n = n;
     t->n_left = t->n_failed = 0;
+    t->begin_ns = clock_mono_ns();
     t->out = out;
     for (int i = 0; i < n; i++) {
         const uint8_t *record = engram_cache_get(s->cache, i_table, rows[i]);
@@ -446,6 +455,7 @@ static int disk_begin(engram_store *base, int i_table, const int64_t *rows, int 
     }
     s->stats.n_rows += (uint64_t)n;
     bool has_work = t->n_left > 0;
+    if (!has_work) end_request_locked(s, t);
     pthread_mutex_unlock(&s->lock);
     if (has_work) wake(s);
     *ticket = i_ticket;
@@ -505,6 +515,7 @@ static void disk_stats(const engram_store *base, engram_store_stats *out) {
     disk_store *s = (disk_store *)(uintptr_t)base;
     pthread_mutex_lock(&s->lock);
     *out = s->stats;
+    histogram_read(&s->read_seconds, &ENGRAM_READ_SECONDS, &out->read_seconds);
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -36,21 +36,26 @@ typedef enum model_rounding {
 } model_rounding;
 
 typedef struct model_options {
-    const char *dir;            /* config.json, safetensors, tokenizer.json */
-    const char *backend;        /* NULL or "cpu"; "cuda" where built */
-    int rank, world;            /* world 0 means 1 */
-    exchange *exchange;         /* borrowed; NULL when world is 1 */
-    int n_threads;              /* of the CPU back end; 0: one per core, at most 16 */
-    int n_slots;                /* streams at once */
-    int n_pages;                /* KV pages shared by all slots */
-    int page_tokens;            /* positions per page, even; 0: 128 */
-    int max_rows;               /* rows of one step; 0: 256 */
-    int max_logit_rows;         /* logit rows of one step; 0: n_slots * (block + 1) */
-    int max_rollback;           /* positions model_slot_truncate can go back; 0: 16 */
-    int64_t max_context;        /* positions of one slot; 0: the config's */
-    bool without_drafts;        /* do not load the draft stages, keep no draft state */
-    engram_store *store;        /* borrowed; NULL: tables of the checkpoint, in memory */
-    int engram_timeout_ms;      /* 0: 5000 */
+    const char *dir;       /* config.json, safetensors, tokenizer.json */
+    const char *backend;   /* NULL or "cpu"; "cuda" where built */
+    int rank, world;       /* world 0 means 1 */
+    exchange *exchange;    /* borrowed; NULL when world is 1 */
+    int n_threads;         /* of the CPU back end; 0: one per core, at most 16 */
+    int n_slots;           /* streams at once */
+    int n_pages;           /* KV pages shared by all slots */
+    int page_tokens;       /* positions per page, even; 0: 128 */
+    int max_rows;          /* rows of one step; 0: 256 */
+    int max_logit_rows;    /* logit rows of one step; 0: n_slots * (block + 1) */
+    int max_rollback;      /* positions model_slot_truncate can go back; 0: 16 */
+    int64_t max_context;   /* positions of one slot; 0: the config's */
+    bool without_drafts;   /* do not load the draft stages, keep no draft state */
+    engram_store *store;   /* borrowed; NULL: tables of the checkpoint, in memory */
+    int engram_timeout_ms; /* 0: 5000 */
+    const char *pack;      /* rank pack, or the folder of them: weights are read from it and
+                                 * not from dir; NULL: from dir */
+    /* While a pack is read, about ten times a second, on this thread; not OK stops. NULL: nobody. */
+    int (*load_tick)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+    void *load_ctx;
     const int32_t *token_class; /* [n_vocab] Engram classes, copied; NULL: derived from
                                  * DIR/tokenizer.json */
     /* For tests only. */
@@ -95,6 +100,8 @@ int model_memory(const model_options *options, model_memory_plan *out, err *e);
 int model_open(const model_options *options, model **out, err *e);
 void model_close(model *m);
 void model_get_info(const model *m, model_info *out);
+/* What the store of Engram rows has done for this model; zeros without one. Any thread. */
+void model_engram_stats(const model *m, engram_store_stats *out);
 
 /* ---- steps ---- */
 
