@@ -61,8 +61,17 @@ static void answer(http_request *q, int status, struct MHD_Response *response) {
     MHD_add_response_header(response, "x-request-id", q->id);
     add_cors(q, response);
     MHD_set_connection_option(q->connection, MHD_CONNECTION_OPTION_TIMEOUT, STALL_TIMEOUT_S);
-    MHD_queue_response(q->connection, (unsigned)status, response);
-    MHD_destroy_response(response);
+    q->late_answer = response;
+    http_answer_late(q);
+}
+
+/* Between an interim answer and bytes that belong to the next request the library calls a route
+ * before it takes the answer; it calls once more when it does. */
+void http_answer_late(http_request *q) {
+    if (q->late_answer == NULL) return;
+    if (MHD_queue_response(q->connection, (unsigned)q->status, q->late_answer) != MHD_YES) return;
+    MHD_destroy_response(q->late_answer);
+    q->late_answer = NULL;
 }
 
 static struct MHD_Response *body_response(buf *body, const char *type) {

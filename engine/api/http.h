@@ -32,9 +32,10 @@ struct http_request {
     bool is_local;    /* came over the Unix socket */
     bool is_http10;
     bool has_answered;
-    bool is_busy;    /* counted in api_busy */
-    bool has_probed; /* a half-closed client was asked whether it still reads */
-    char id[132];    /* x-request-id of the answer */
+    void *late_answer; /* the library would not take it yet; owned */
+    bool is_busy;      /* counted in api_busy */
+    bool has_probed;   /* a half-closed client was asked whether it still reads */
+    char id[132];      /* x-request-id of the answer */
     const char *method;
     char *path; /* without query, trailing slash and /v1 */
     buf body;
@@ -68,6 +69,9 @@ void http_send_json(http_request *q, int status, buf *body);
 void http_fail(http_request *q, const api_error *e);
 /* Answers 200 with a stream. Takes the producer. */
 void http_stream(http_request *q, const char *type, http_producer producer);
+
+/* Gives the library what it did not take when the route answered. */
+void http_answer_late(http_request *q);
 
 /* The answer has no end of its own: a server that drains does not wait for it. */
 void http_set_endless(http_request *q);

@@ -174,7 +174,8 @@ static void begin_request(const listener *l, http_request *q, const char *versio
     MHD_set_connection_option(
         q->connection, MHD_CONNECTION_OPTION_TIMEOUT, seconds_of(o->body_timeout_ms));
     if (!q->is_http10 && strcmp(version, "HTTP/1.1") != 0) {
-        api_set(&e, 505, "invalid_request_error", NULL, "use HTTP/1.1");
+        /* Not 505: clients would try again what can never succeed. */
+        api_bad(&e, NULL, NULL, "use HTTP/1.1");
         http_fail(q, &e);
         return;
     }
@@ -189,7 +190,10 @@ static void begin_request(const listener *l, http_request *q, const char *versio
 static void finish_body(const listener *l, http_request *q) {
     api_error e;
     watch_set(l->watch, watched_of(q->connection), 0);
-    if (q->has_answered) return;
+    if (q->has_answered) {
+        http_answer_late(q);
+        return;
+    }
     if (q->refusal.status != 0) {
         http_fail(q, &q->refusal);
     } else if (q->n_dropped > 0) {
@@ -266,6 +270,7 @@ static void on_completed(
     if (q->producer.release != NULL) {
         q->producer.release(q->producer.ctx);
     }
+    if (q->late_answer != NULL) MHD_destroy_response(q->late_answer);
     keys_leave(q->key, q->n_prompt + q->n_completion);
     buf_release(&q->body);
     buf_release(&q->out);

@@ -73,6 +73,7 @@ bool wire_receive(wire *w, int timeout_ms) {
     ssize_t n = recv(w->fd, data, sizeof data, 0);
     if (n <= 0) {
         w->is_closed = n == 0 || errno != EINTR;
+        w->is_reset = n < 0 && w->is_closed;
         return false;
     }
     uint64_t now = clock_mono_ms();
@@ -140,10 +141,20 @@ static void read_chunks(wire *w, wire_answer *a, uint64_t deadline) {
     }
 }
 
+/* The answer to HEAD: the next one begins at once, or nothing follows. */
+static bool lacks_body(wire *w, uint64_t deadline) {
+    want_bytes(w, 7, deadline);
+    return w->in.len == 0 || strncmp(buf_cstr(&w->in), "HTTP/1.", 7) == 0;
+}
+
 static void read_body(wire *w, wire_answer *a, uint64_t deadline) {
     char text[64];
     wire_header(a, "Transfer-Encoding", text, sizeof text);
     a->is_chunked = text[0] != '\0';
+    if (w->may_lack_body && lacks_body(w, deadline)) {
+        a->is_complete = true;
+        return;
+    }
     if (a->is_chunked) {
         read_chunks(w, a, deadline);
         return;

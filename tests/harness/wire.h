@@ -13,6 +13,10 @@ typedef struct wire {
     int fd;
     buf in;         /* received and not yet used */
     bool is_closed; /* the server closed */
+    bool is_reset;  /* and what was on its way is lost */
+    /* Set by the caller who does not know what was asked (HEAD): an answer may say a length and have
+     * no body. */
+    bool may_lack_body;
     uint64_t last_byte_ms, max_silence_ms;
 } wire;
 
