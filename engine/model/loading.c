@@ -1,19 +1,9 @@
-/* Binds the weights of this rank: EXL3 matrices are repacked, BF16 and F32 ones are used where they
- * are mapped, the other forms become BF16 (FP8, FP4: exact) or F32 (F16). */
+/* Binds the weights of this rank: walks their names in the order in which a pack holds them. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/file.h"
-#include "engine/model/model_internal.h"
-#include "kernels/half.h"
-
-typedef struct loader {
-    model *m;
-    err *e;
-    int rc;         /* sticky */
-    char block[64]; /* "layers.3." or "mtp.0." or "" */
-} loader;
+#include "engine/model/loading_internal.h"
 
 typedef struct weight_name {
     char text[192];
@@ -30,180 +20,17 @@ static weight_name name_of(const loader *l, const char *fmt, ...) {
     return n;
 }
 
-/* ---- plain vectors ---- */
-
-/* Brings loaded bytes to memory of the back end; stops the loading when that fails. */
-static void send(loader *l, void *to, const void *from, size_t bytes) {
-    model *m = l->m;
-    if (l->rc != OK || to == from) {
-        return;
-    }
-    m->ops->copy(&m->k, to, from, bytes);
-    l->rc = m->k.rc;
-    if (l->rc != OK && l->e != NULL) {
-        *l->e = m->k.error;
-    }
-}
-
-/* Host memory to prepare bytes in that go to `to`: itself where the host can write there. */
-static void *stage(const loader *l, void *to, size_t bytes) {
-    return l->m->ops->is_host ? to : mem_alloc(bytes);
-}
-
-static void unstage(loader *l, void *to, void *staged, size_t bytes) {
-    send(l, to, staged, bytes);
-    if (staged != to) {
-        l->m->ops->wait(&l->m->k);
-        mem_free(staged);
-    }
-}
-
-static const float *load_floats(loader *l, const char *name, size_t n) {
-    void *p = NULL;
-    if (l->rc == OK) {
-        l->rc = model_new_memory(l->m, n * sizeof(float), &p, l->e);
-    }
-    if (l->rc != OK || p == NULL) {
-        return NULL;
-    }
-    float *staged = stage(l, p, n * sizeof(float));
-    l->rc = checkpoint_floats(l->m->ck, name, staged, n, l->e);
-    unstage(l, p, staged, n * sizeof(float));
-    return l->rc == OK ? p : NULL;
-}
-
 static const float *load_vector(loader *l, const char *tail, int n) {
-    return load_floats(l, name_of(l, "%s", tail).text, (size_t)n);
-}
-
-/* ---- matrices ---- */
-
-static void keep_packed(model *m, const void *p) {
-    if (m->n_packed == m->cap_packed) {
-        m->cap_packed = m->cap_packed == 0 ? 256 : m->cap_packed * 2;
-        m->packed = mem_realloc(m->packed, m->cap_packed * sizeof(*m->packed));
-    }
-    m->packed[m->n_packed++] = p;
-}
-
-static void load_packed(loader *l, const linear_source *s, linear_weight *out) {
-    model *m = l->m;
-    out->form = MATRIX_EXL3;
-    m->weight_bytes += exl3_linear_bytes(s->exl3.in, s->exl3.out, s->exl3.k2, s->exl3.codebook);
-    if (m->is_dry) {
-        return;
-    }
-    const void *p = NULL;
-    l->rc = m->ops->packed_new(&m->k, &s->exl3, &p, l->e);
-    if (l->rc != OK) {
-        return;
-    }
-    keep_packed(m, p);
-    out->packed = p;
-}
-
-/* Whether the rows can be read where they lie. */
-static bool is_mappable(const linear_source *s) {
-    size_t size = s->dtype == ST_BF16 ? 2 : 4;
-    return s->kind == LINEAR_FLOAT && (s->dtype == ST_BF16 || s->dtype == ST_F32) &&
-           (uintptr_t)s->weight % size == 0 && s->weight_stride % size == 0;
-}
-
-static void convert_rows(loader *l, const linear_source *s, linear_weight *out) {
-    bool is_exact_bf16 = s->kind == LINEAR_FP8 || s->kind == LINEAR_FP4 ||
-                         (s->kind == LINEAR_FLOAT && s->dtype == ST_BF16);
-    size_t n_in = (size_t)s->in, n_out = (size_t)s->out;
-    void *p = NULL;
-    out->form = is_exact_bf16 ? MATRIX_BF16 : MATRIX_F32;
-    out->row_stride = n_in;
-    l->rc = model_new_memory(l->m, n_in * n_out * (is_exact_bf16 ? 2 : 4), &p, l->e);
-    if (l->rc != OK || p == NULL) {
-        return;
-    }
-    out->data = p;
-    size_t bytes = n_in * n_out * (is_exact_bf16 ? 2 : 4);
-    void *staged = stage(l, p, bytes);
-    if (!is_exact_bf16) {
-        l->rc = linear_source_floats(s, staged, l->e);
-        unstage(l, p, staged, bytes);
-        return;
-    }
-    float *row = mem_array(n_in, sizeof(float));
-    for (size_t o = 0; o < n_out; o++) {
-        linear_source_rows(s, (int)o, 1, row);
-        for (size_t i = 0; i < n_in; i++) {
-            ((uint16_t *)staged)[o * n_in + i] = bf16_from_float(row[i]);
-        }
-    }
-    mem_free(row);
-    unstage(l, p, staged, bytes);
-}
-
-static void bind_source(loader *l, const linear_source *s, linear_weight *out) {
-    *out = (linear_weight){.n_in = s->in, .n_out = s->out};
-    bool is_packed = s->kind == LINEAR_EXL3 && s->exl3.in == s->in && s->exl3.out == s->out;
-    if (is_packed && !l->m->options.has_float_exl3) {
-        load_packed(l, s, out);
-    } else if (l->m->ops->is_host && is_mappable(s)) {
-        size_t size = s->dtype == ST_BF16 ? 2 : 4;
-        out->form = s->dtype == ST_BF16 ? MATRIX_BF16 : MATRIX_F32;
-        out->data = s->weight;
-        out->row_stride = s->weight_stride / size;
-        l->m->weight_bytes += (size_t)s->out * s->weight_stride;
-    } else {
-        convert_rows(l, s, out);
-    }
-}
-
-/* This rank's part of a linear. */
-static void load_linear_named(loader *l, const char *name, linear_weight *out) {
-    linear_source s;
-    tp_part part;
-    int rank_world[2] = {l->m->rank, l->m->world};
-    if (l->rc != OK) {
-        return;
-    }
-    l->rc = checkpoint_linear_part(l->m->ck, name, rank_world, &s, &part, l->e);
-    if (l->rc != OK) {
-        return;
-    }
-    CHECK_MSG(!part.is_absent, "%s is absent on rank %d", name, l->m->rank);
-    if (part.is_partial_sum && l->m->rank > 0) {
-        s.exl3.bias = NULL;
-    }
-    bind_source(l, &s, out);
-    l->rc = err_add(l->e, l->rc, "%s", name);
+    return loader_floats(l, name_of(l, "%s", tail).text, (size_t)n);
 }
 
 static void load_linear(loader *l, const char *tail, linear_weight *out) {
-    load_linear_named(l, name_of(l, "%s", tail).text, out);
-}
-
-/* A plain [rows][cols] tensor by its full name, whole on every rank. */
-static void load_table(loader *l, const char *name, const int rows_cols[2], linear_weight *out) {
-    if (l->rc != OK) {
-        return;
-    }
-    const st_tensor *t = st_find(checkpoint_set(l->m->ck), name);
-    uint64_t want = (uint64_t)rows_cols[0] * (uint64_t)rows_cols[1];
-    if (t == NULL || st_elements(t) != want ||
-        (t->dtype != ST_BF16 && t->dtype != ST_F16 && t->dtype != ST_F32)) {
-        l->rc = err_set(l->e, ERR_FORMAT, "tensor %s is missing or not a float tensor of %d x %d",
-            name, rows_cols[0], rows_cols[1]);
-        return;
-    }
-    linear_source s = {.kind = LINEAR_FLOAT,
-        .in = rows_cols[1],
-        .out = rows_cols[0],
-        .dtype = t->dtype,
-        .weight = t->data,
-        .weight_stride = (size_t)rows_cols[1] * st_dtype_bytes(t->dtype)};
-    bind_source(l, &s, out);
+    loader_linear(l, name_of(l, "%s", tail).text, out);
 }
 
 static void load_block_table(
     loader *l, const char *tail, const int rows_cols[2], linear_weight *out) {
-    load_table(l, name_of(l, "%s", tail).text, rows_cols, out);
+    loader_table(l, name_of(l, "%s", tail).text, rows_cols, out);
 }
 
 /* ---- blocks ---- */
@@ -211,10 +38,10 @@ static void load_block_table(
 static void load_streams(loader *l, const char *which, mhc_weights *w) {
     const model_config *c = &l->m->config;
     int n = c->n_streams * (c->n_streams + 2);
-    w->fn = load_floats(
+    w->fn = loader_floats(
         l, name_of(l, "%s_fn", which).text, (size_t)n * (size_t)(c->n_streams * c->n_embd));
-    w->base = load_floats(l, name_of(l, "%s_base", which).text, (size_t)n);
-    w->scale = load_floats(l, name_of(l, "%s_scale", which).text, 3);
+    w->base = loader_floats(l, name_of(l, "%s_base", which).text, (size_t)n);
+    w->scale = loader_floats(l, name_of(l, "%s_scale", which).text, 3);
 }
 
 static void load_sources(loader *l, const layer_plan *p, block_weights *b) {
@@ -246,17 +73,16 @@ static void load_attention(loader *l, const layer_plan *p, block_weights *b) {
     load_linear(l, "attn.wkv", &b->wkv);
     b->kv_norm = load_vector(l, "attn.kv_norm.weight", c->d_head);
     for (int g = 0; g < m->part.n_groups; g++) {
-        load_linear_named(
-            l, name_of(l, "attn.wo_a.slice.%d", m->part.group0 + g).text, &b->wo_a[g]);
+        loader_linear(l, name_of(l, "attn.wo_a.slice.%d", m->part.group0 + g).text, &b->wo_a[g]);
     }
     load_linear(l, "attn.wo_b", &b->wo_b);
     load_sources(l, p, b);
 }
 
 static void load_expert(loader *l, const char *who, expert_weights *x) {
-    load_linear_named(l, name_of(l, "ffn.%s.w1", who).text, &x->w1);
-    load_linear_named(l, name_of(l, "ffn.%s.w3", who).text, &x->w3);
-    load_linear_named(l, name_of(l, "ffn.%s.w2", who).text, &x->w2);
+    loader_linear(l, name_of(l, "ffn.%s.w1", who).text, &x->w1);
+    loader_linear(l, name_of(l, "ffn.%s.w3", who).text, &x->w3);
+    loader_linear(l, name_of(l, "ffn.%s.w2", who).text, &x->w2);
 }
 
 static void load_experts(loader *l, const layer_plan *p, block_weights *b) {
@@ -279,25 +105,9 @@ static void load_engram(loader *l, block_weights *b) {
     const model_config *c = &l->m->config;
     int n = c->n_streams * c->n_embd;
     load_linear(l, "engram.wkv", &b->engram_kv);
-    size_t bytes = (size_t)n * sizeof(float);
-    void *qk = NULL;
-    if (l->rc == OK) {
-        l->rc = model_new_memory(l->m, bytes, &qk, l->e);
-    }
-    if (l->rc != OK || qk == NULL) {
-        return;
-    }
-    float *q = stage(l, qk, bytes), *k = mem_alloc(bytes);
-    l->rc = checkpoint_floats(l->m->ck, name_of(l, "engram.q_weight").text, q, (size_t)n, l->e);
-    if (l->rc == OK) {
-        l->rc = checkpoint_floats(l->m->ck, name_of(l, "engram.k_weight").text, k, (size_t)n, l->e);
-    }
-    for (int i = 0; i < n; i++) {
-        q[i] *= k[i];
-    }
-    mem_free(k);
-    unstage(l, qk, q, bytes);
-    b->engram_qk = qk;
+    weight_name name = name_of(l, "engram.qk_weight");
+    weight_name q = name_of(l, "engram.q_weight"), k = name_of(l, "engram.k_weight");
+    b->engram_qk = loader_product(l, name.text, (const char *const[2]){q.text, k.text}, (size_t)n);
 }
 
 static void load_block(loader *l, int i) {
@@ -336,7 +146,7 @@ static void load_draft(loader *l) {
 int model_load_weights(model *m, err *e) {
     loader l = {.m = m, .e = e, .rc = OK, .block = ""};
     const model_config *c = &m->config;
-    load_table(&l, "embed.weight", (int[2]){c->n_vocab, c->n_embd}, &m->embed);
+    loader_table(&l, "embed.weight", (int[2]){c->n_vocab, c->n_embd}, &m->embed);
     m->norm = load_vector(&l, "norm.weight", c->n_embd);
     load_linear(&l, "head", &m->head);
     int n = c->n_layers + (model_has_drafts(m) ? c->n_stages : 0);

@@ -5,6 +5,7 @@
 #include "engine/base/mem.h"
 #include "engine/model/model.h"
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/pack.h"
 #include "kernels/kernels.h"
 
 enum { MODEL_MAX_GROUPS = 256, MODEL_SNAPSHOT_MAGIC = 0x544d5353 };
@@ -149,7 +150,12 @@ struct model {
     int n_threads;
     const kernels *ops;
     kernel_context k;
-    checkpoint *ck;
+    checkpoint *ck;     /* NULL: weights come from the pack and rows from a store */
+    pack *pack;         /* NULL: weights come from the checkpoint */
+    uint8_t *pack_area; /* its data, in memory of the back end */
+    void *pack_map;     /* where the host holds it */
+    size_t pack_map_bytes;
+    struct listing *listing; /* only while a pack is listed */
     exchange *x;
     int rank, world;
     model_part part;
@@ -202,6 +208,11 @@ struct model {
  */
 int model_new_memory(model *m, size_t bytes, void **out, err *e);
 int model_load_weights(model *m, err *e);
+/* Everything that needs the config only; is_dry set before: sizes, no exchange. */
+int model_prepare(model *m, const model_options *o, err *e);
+/* Opens options.pack and, unless dry, brings its data to where it stays. */
+int model_open_pack(model *m, err *e);
+void model_close_pack(model *m);
 void model_drop_weights(model *m);
 /* token_class and pad_class. */
 int model_load_classes(model *m, err *e);

@@ -55,8 +55,7 @@ static void find_part(model *m) {
         .column0 = r * (c->n_hashes / w)};
 }
 
-/* Everything that needs the config only. */
-static int prepare(model *m, const model_options *o, err *e) {
+int model_prepare(model *m, const model_options *o, err *e) {
     if (o->dir == NULL) {
         return err_set(e, ERR_ARG, "no model folder was given");
     }
@@ -94,9 +93,15 @@ static int prepare(model *m, const model_options *o, err *e) {
 }
 
 static int open_weights(model *m, err *e) {
-    checkpoint_options o = {
-        .without_stages = !model_has_drafts(m), .without_engram = m->options.store != NULL};
-    int rc = checkpoint_open(m->options.dir, &m->config, &o, &m->ck, e);
+    bool has_pack = m->options.pack != NULL;
+    checkpoint_options o = {.without_stages = !model_has_drafts(m),
+        .without_engram = m->options.store != NULL,
+        .only_tables = has_pack};
+    int rc = has_pack ? model_open_pack(m, e) : OK;
+    bool needs_files = !has_pack || (m->config.n_engram > 0 && m->options.store == NULL);
+    if (rc == OK && needs_files) {
+        rc = checkpoint_open(m->options.dir, &m->config, &o, &m->ck, e);
+    }
     if (rc == OK) {
         rc = model_load_weights(m, e);
     }
@@ -229,7 +234,7 @@ static void fill_memory(const model *m, size_t weight_bytes, model_memory_plan *
 int model_open(const model_options *options, model **out, err *e) {
     model *m = mem_alloc(sizeof(*m));
     *out = NULL;
-    int rc = prepare(m, options, e);
+    int rc = model_prepare(m, options, e);
     if (rc == OK) {
         rc = m->ops->open(&m->k, e);
     }
@@ -292,6 +297,7 @@ void model_close(model *m) {
     }
     engram_store_close(m->own_store);
     checkpoint_close(m->ck);
+    model_close_pack(m);
     pool_free(m->k.workers);
     mem_free(m);
 }
@@ -299,7 +305,7 @@ void model_close(model *m) {
 int model_memory(const model_options *options, model_memory_plan *out, err *e) {
     model *m = mem_alloc(sizeof(*m));
     m->is_dry = true;
-    int rc = prepare(m, options, e);
+    int rc = model_prepare(m, options, e);
     if (rc == OK) {
         rc = open_weights(m, e);
     }

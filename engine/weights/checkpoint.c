@@ -271,6 +271,7 @@ static int check_table(check_run *r, const weight_spec *w, err *e) {
 static int check_spec(void *ctx, const weight_spec *w, err *e) {
     check_run *r = ctx;
     if (w->is_stage && r->o->without_stages) return OK;
+    if (r->o->only_tables && w->role != WEIGHT_TABLE) return OK;
     r->n_checked++;
     if (w->role == WEIGHT_TABLE) return check_table(r, w, e);
     if (w->role != WEIGHT_LINEAR) return check_plain(r, w, e);

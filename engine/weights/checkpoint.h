@@ -23,6 +23,7 @@ typedef struct checkpoint checkpoint;
 typedef struct checkpoint_options {
     bool without_stages;    /* do not ask for the draft stages (mtp.*) */
     bool without_engram;    /* Engram tables come from another store: their absence is no error */
+    bool only_tables;       /* the Engram tables are all that is wanted: weights are in a pack */
     const char *engram_dir; /* where the tables are looked for when DIR has none; NULL: nowhere */
 } checkpoint_options;
 
@@ -87,6 +88,8 @@ int tp_part_of(const model_config *c, const char *name, const int rank_world[2],
 int linear_source_slice(const linear_source *s, const tp_part *part, linear_source *out, err *e);
 /* Rows [row0, row0 + n) of a linear that is not EXL3, as floats [n][in]. */
 void linear_source_rows(const linear_source *s, int row0, int n, float *out);
+/* The same as bf16 bits; exact for BF16, FP8 and FP4. */
+void linear_source_bf16(const linear_source *s, int row0, int n, uint16_t *out);
 /* All of any linear as floats [out][in]; EXL3 is decoded. ERR_MEMORY. */
 int linear_source_floats(const linear_source *s, float *out, err *e);
 

@@ -66,6 +66,17 @@ void linear_source_rows(const linear_source *s, int row0, int n, float *out) {
     }
 }
 
+void linear_source_bf16(const linear_source *s, int row0, int n, uint16_t *out) {
+    float *row = mem_array((size_t)s->in, sizeof *row);
+    for (int r = 0; r < n; r++, out += s->in) {
+        linear_source_rows(s, row0 + r, 1, row);
+        for (int i = 0; i < s->in; i++) {
+            out[i] = bf16_from_float(row[i]);
+        }
+    }
+    mem_free(row);
+}
+
 int linear_source_floats(const linear_source *s, float *out, err *e) {
     if (s->kind != LINEAR_EXL3) {
         linear_source_rows(s, 0, s->out, out);
