@@ -25,6 +25,7 @@ grammar *grammar_get(grammar *g) {
 
 void grammar_put(grammar *g) {
     if (g == NULL || atomic_fetch_sub(&g->n_holders, 1) > 1) return;
+    grammar_release_masks(g);
     for (uint32_t i = 0; i < g->n_dfas; i++)
         dfa_free(g->dfas[i]);
     mem_free(g->dfas);
@@ -113,6 +114,7 @@ static int from_dfa(const token_trie *t, dfa *d, const char *what, grammar **out
     }
     grammar *g = grammar_begin(t);
     g->root = (rule_item){ITEM_TERM, grammar_add_dfa(g, d)};
+    grammar_prepare_masks(g);
     *out = g;
     return OK;
 }

@@ -168,9 +168,11 @@ grammar_state *grammar_state_new(grammar *g) {
     grammar_state *s = mem_try_alloc(sizeof *s);
     if (s == NULL) return NULL;
     s->cells = mem_try_alloc(GRAMMAR_CELLS * sizeof *s->cells);
+    s->scratch = mem_try_alloc(g->trie->n_words * sizeof *s->scratch);
     uint32_t *at = mem_try_alloc(n_words * sizeof *at);
-    if (s->cells == NULL || at == NULL) {
+    if (s->cells == NULL || at == NULL || s->scratch == NULL) {
         mem_free(s->cells);
+        mem_free(s->scratch);
         mem_free(at);
         mem_free(s);
         return NULL;
@@ -192,6 +194,7 @@ void grammar_state_free(grammar_state *s) {
     if (s == NULL) return;
     grammar_put(s->g);
     mem_free(s->cells);
+    mem_free(s->scratch);
     mem_free(s->memory);
     mem_free(s);
 }

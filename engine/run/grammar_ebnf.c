@@ -493,6 +493,7 @@ int grammar_from_ebnf(const token_trie *t, const char *text, grammar **out, err 
         grammar_put(g);
         return rc;
     }
+    grammar_prepare_masks(g);
     *out = g;
     return OK;
 }

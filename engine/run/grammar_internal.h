@@ -111,6 +111,17 @@ typedef struct rule {
     uint32_t first, n; /* alternatives: indices into grammar.alternatives */
 } rule;
 
+/* What a text may go on with from one state of its automaton, when no limit of length is near. */
+typedef struct text_mask {
+    const dfa *d;
+    uint32_t q;
+    uint32_t most_min; /* most characters that any state of d needs to an end */
+    bool pads;         /* a text can always be made longer before it ends */
+    bool is_json;
+    uint64_t *inside; /* owned: tokens that stay inside */
+    uint64_t *leave;  /* owned; JSON: tokens that may close the string */
+} text_mask;
+
 struct grammar {
     _Atomic int n_holders;
     arena memory;
@@ -129,6 +140,8 @@ struct grammar {
     uint32_t n_rules, n_items, n_alternatives;
     uint32_t cap_rules, cap_items, cap_alternatives;
     rule_item root;
+    text_mask *text_masks; /* made by grammar_prepare_masks */
+    uint32_t n_text_masks;
     int32_t *opening; /* tokens every sentence begins with, canonical; may be empty */
     uint32_t n_opening;
 };
@@ -143,6 +156,9 @@ uint32_t grammar_add_object(grammar *g);
 uint32_t grammar_add_dfa(grammar *g, dfa *d);
 uint32_t grammar_add_rule(grammar *g);
 uint32_t grammar_add_alternative(grammar *g, const rule_item *items, uint32_t n);
+/* When all tables are complete: makes the masks that are costly. */
+void grammar_prepare_masks(grammar *g);
+void grammar_release_masks(grammar *g);
 /* Empty, one holder, memory limit set. */
 grammar *grammar_begin(const token_trie *t);
 
@@ -237,6 +253,7 @@ struct grammar_state {
     uint32_t *level_first;    /* [TOKEN_MAX_BYTES + 2] */
     uint32_t *level_cells;    /* [TOKEN_MAX_BYTES + 2] */
     uint32_t *remap;          /* [GRAMMAR_CELLS] */
+    uint64_t *scratch;        /* a mask while another is made */
 };
 
 /* Lexical states inside a JSON string; 1 to 7 are inside a character. */
@@ -328,6 +345,8 @@ const frame *unique_parent(const grammar_state *s, const frame *f);
 void string_begin(grammar_state *s, uint32_t node, uint32_t parent, uint8_t flags);
 void string_byte(grammar_state *s, uint32_t index, uint8_t byte);
 bool string_may_end(const string_node *n, const frame *f);
+/* Some text that an escape just begun can still write is possible. */
+bool string_escape_is_open(const string_node *n, const frame *f);
 /* Whether a text that stands at state q with count characters can be completed. */
 bool string_can_finish(const string_node *n, uint32_t q, uint32_t count);
 void text_begin(grammar_state *s, uint32_t node, uint32_t parent, thread_list *l);
@@ -342,6 +361,8 @@ int any_text_step(frame *f, uint8_t byte, char out[4]);
 
 void number_begin(grammar_state *s, uint32_t node, uint32_t parent, uint8_t byte);
 void number_byte(grammar_state *s, uint32_t index, uint8_t byte);
+/* Whatever digits follow, at most n of them, the number stays possible. */
+bool number_takes_digits(const grammar_state *s, const frame *f, uint32_t n);
 bool number_can_end(const grammar_state *s, const frame *f);
 uint64_t number_hash(const frame *f);
 bool number_has_fresh(const grammar_state *s, const number_node *n, uint32_t records);

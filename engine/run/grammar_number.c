@@ -36,16 +36,24 @@ uint64_t number_hash(const frame *f) {
         f->hash, exponent + f->u.number.point, f->u.number.is_negative, !f->u.number.has_digit);
 }
 
+static int get_decimals(uint64_t v, int n_least, uint8_t *digits) {
+    int n = 0;
+    for (; v > 0 || n < n_least; v /= 10)
+        digits[n++] = (uint8_t)(v % 10);
+    return n;
+}
+
 /* The same hash for a value in units of 10^-18. */
 static uint64_t hash_of_value(wide v) {
     uint8_t digits[40] = {0};
     bool is_negative = v < 0;
-    int n = 0;
     uint64_t h = HASH_START;
     if (v == 0) return hash_parts(0, 0, false, true);
     if (is_negative) v = -v;
-    for (; v > 0; v /= 10)
-        digits[n++] = (uint8_t)(v % 10);
+    uint64_t whole = (uint64_t)(v / NUMBER_UNIT), part = (uint64_t)(v % NUMBER_UNIT);
+    /* Long division is slow, so it is done once; limits keep whole below 10^18. */
+    int n = get_decimals(part, whole > 0 ? NUMBER_SCALE : 0, digits);
+    n += get_decimals(whole, 0, digits + n);
     int exponent = n - NUMBER_SCALE, last = 0;
     while (digits[last] == 0)
         last++;
@@ -102,7 +110,7 @@ typedef struct question {
 } question;
 
 static bool is_free_value(const question *q, wide v) {
-    return q->s == NULL || !records_have(q->s, q->records, hash_of_value(v));
+    return q->s == NULL || q->records == 0 || !records_have(q->s, q->records, hash_of_value(v));
 }
 
 /* Counts allowed values in [a, b], up to limit. */
@@ -147,6 +155,33 @@ bool number_has_fresh(const grammar_state *s, const number_node *n, uint32_t rec
     return n->is_free || count_values(&q, n->lo, n->hi, 1) > 0;
 }
 
+/* Nothing but an interval of whole numbers. */
+static bool is_plain_range(const number_node *n) {
+    return n->step == NUMBER_UNIT && n->set == NULL && n->n_not_in == 0 && n->n_not_steps == 0;
+}
+
+/* The digits so far are an allowed value: the usual case, without a division. */
+static bool is_allowed_whole(const question *q, const frame *f) {
+    wide v = get_digits(f) * NUMBER_UNIT;
+    if (f->u.number.is_negative) v = -v;
+    return is_plain_range(q->n) && v >= q->n->lo && v <= q->n->hi && is_free_value(q, v);
+}
+
+bool number_takes_digits(const grammar_state *s, const frame *f, uint32_t n) {
+    const number_node *node = &s->g->numbers[f->node];
+    uint32_t most = node->is_free ? DIGITS_MAX : NUMBER_SCALE;
+    if (f->phase == WHOLE ? f->u.number.n_int + n > most
+                          : f->phase != FRACTION || f->u.number.n_frac + n > most) {
+        return false;
+    }
+    if (node->is_free) return true;
+    if (f->phase != WHOLE || !is_plain_range(node) || unique_parent(s, f) != NULL) return false;
+    wide from = get_digits(f), to = (from + 1) * powers[n] - 1;
+    if (f->u.number.is_negative)
+        return -to * NUMBER_UNIT >= node->lo && -from * NUMBER_UNIT <= node->hi;
+    return from * NUMBER_UNIT >= node->lo && to * NUMBER_UNIT <= node->hi;
+}
+
 /* The digits so far can be continued to an allowed value. */
 static bool is_possible(const question *q, const frame *f) {
     wide digits = get_digits(f);
@@ -157,6 +192,7 @@ static bool is_possible(const question *q, const frame *f) {
     case ZERO:
         return has_value(q, 0, NUMBER_UNIT - 1, is_negative);
     case WHOLE:
+        if (is_allowed_whole(q, f)) return true;
         for (int more = 0; more + f->u.number.n_int <= NUMBER_SCALE; more++) {
             wide a = digits * powers[more] * NUMBER_UNIT;
             if (has_value(q, a, a + powers[more] * NUMBER_UNIT - 1, is_negative)) return true;

@@ -214,8 +214,7 @@ void string_begin(grammar_state *s, uint32_t node, uint32_t parent, uint8_t flag
     if (has_fresh_end(s, n, &f)) list_push(s, &s->out, &f);
 }
 
-/* Some text that an escape just begun can still write is possible. */
-static bool escape_is_open(const string_node *n, const frame *f) {
+bool string_escape_is_open(const string_node *n, const frame *f) {
     static const uint8_t values[] = "\"\\/\b\f\n\r\t";
     uint32_t first = 0, last = 31;
     if (f->u.text.lex == LEX_U4) {
@@ -244,7 +243,7 @@ static void content_string_byte(grammar_state *s, const string_node *n, frame *f
         return;
     }
     if (c == -1) {
-        if (escape_is_open(n, f)) list_push(s, &s->out, f);
+        if (string_escape_is_open(n, f)) list_push(s, &s->out, f);
         return;
     }
     f->u.text.q = dfa_step(n->content, f->u.text.q, (uint8_t)c);

@@ -316,6 +316,7 @@ int grammar_from_tools(
         grammar_put(j.g);
         return rc;
     }
+    grammar_prepare_masks(j.g);
     *out = j.g;
     return OK;
 }

@@ -132,14 +132,45 @@ static uint32_t count_chars(const token_trie *t, int32_t token, uint32_t *end) {
     return n;
 }
 
+/* From the leaves up: children stand behind their parent. */
+static void build_digits(trie *t) {
+    for (uint32_t i = t->n_nodes; i-- > 0;) {
+        uint32_t most = 0;
+        bool is_all = true;
+        for (uint32_t k = i + 1; k < t->nodes[i].skip && is_all; k = t->nodes[k].skip) {
+            const trie_node *below = &t->nodes[k];
+            bool is_leaf = below->skip == k + 1;
+            is_all = below->byte >= '0' && below->byte <= '9' && (is_leaf || below->n_digits > 0);
+            if (below->n_digits + 1u > most) most = below->n_digits + 1u;
+        }
+        t->nodes[i].n_digits = (uint8_t)(is_all && most < 255 ? most : 0);
+    }
+}
+
 static void build_holds(token_trie *t) {
     t->holds = mem_array(256 * t->n_words, sizeof *t->holds);
     for (int32_t i = 0; i < t->n_tokens; i++) {
         for (uint32_t k = 0; k < t->len[i]; k++) {
             uint8_t b = t->bytes[i][k];
-            t->holds[b * t->n_words + (size_t)i / 64] |= (uint64_t)1 << (i % 64);
+            uint64_t *word = &t->holds[b * t->n_words + (size_t)i / 64];
+            t->n_holds[b] += (*word >> (i % 64) & 1) == 0;
+            *word |= (uint64_t)1 << (i % 64);
         }
     }
+}
+
+/* Most characters first: counted, then placed. */
+static void sort_by_chars(token_trie *t) {
+    uint32_t first[257] = {0};
+    int32_t *sorted = mem_array((size_t)t->n_by_chars + 1, sizeof *sorted);
+    for (uint32_t i = 0; i < t->n_by_chars; i++)
+        first[256 - t->n_chars[t->by_chars[i]]]++;
+    for (int k = 1; k < 257; k++)
+        first[k] += first[k - 1];
+    for (uint32_t i = t->n_by_chars; i-- > 0;)
+        sorted[--first[256 - t->n_chars[t->by_chars[i]]]] = t->by_chars[i];
+    mem_free(t->by_chars);
+    t->by_chars = sorted;
 }
 
 static void build_short_masks(token_trie *t) {
@@ -152,10 +183,8 @@ static void build_short_masks(token_trie *t) {
         if ((inside[i / 64] >> (i % 64) & 1) == 0) continue;
         uint32_t n = count_chars(t, i, &end);
         t->n_chars[i] = (uint8_t)(n > 255 ? 255 : n);
-        if (n >= TRIE_SHORT) {
-            t->by_chars[t->n_by_chars++] = i;
-            continue;
-        }
+        if (n > TRIE_LONG) t->by_chars[t->n_by_chars++] = i;
+        if (n >= TRIE_SHORT) continue;
         t->short_masks[n * t->n_words + (size_t)i / 64] |= (uint64_t)1 << (i % 64);
     }
     for (size_t r = 1; r < TRIE_SHORT; r++) {
@@ -163,6 +192,32 @@ static void build_short_masks(token_trie *t) {
             t->short_masks[r * t->n_words + w] |= t->short_masks[(r - 1) * t->n_words + w];
         }
     }
+    sort_by_chars(t);
+}
+
+static void build_prefixes(token_trie *t) {
+    const plain_mask *m = &t->json[LEX_START];
+    piece *pieces = mem_array(m->n_leaving + 1, sizeof *pieces);
+    t->by_prefix = mem_array(m->n_leaving + 1, sizeof *t->by_prefix);
+    t->odd = mem_array(m->n_leaving + 1, sizeof *t->odd);
+    for (uint32_t i = 0; i < m->n_leaving; i++) {
+        int32_t k = m->leaving[i];
+        uint32_t end, n_quotes = 0;
+        uint32_t n = count_chars(t, k, &end);
+        t->n_chars[k] = (uint8_t)(n > 255 ? 255 : n);
+        if (n > t->prefix_chars_max) t->prefix_chars_max = n;
+        for (uint32_t b = end; b < t->len[k]; b++)
+            n_quotes += t->bytes[k][b] == '"';
+        if (n_quotes > 1 || memchr(t->bytes[k], '\\', end) != NULL) {
+            t->odd[t->n_odd++] = k;
+        } else {
+            pieces[t->n_prefixed++] = (piece){t->bytes[k], end - 1, k};
+        }
+    }
+    if (t->n_prefixed > 0) qsort(pieces, t->n_prefixed, sizeof *pieces, compare_pieces);
+    for (uint32_t i = 0; i < t->n_prefixed; i++)
+        t->by_prefix[i] = pieces[i].token;
+    mem_free(pieces);
 }
 
 /* The tree of what follows the closing quote. */
@@ -225,9 +280,11 @@ int token_trie_new(const tokenizer *tk, token_trie **out, err *e) {
         plain_build(t, &t->json[lex], lex, false);
     for (int lex = 0; lex <= LEX_F4; lex++)
         plain_build(t, &t->raw[lex], lex, true);
+    build_digits(&t->all);
     build_holds(t);
     build_short_masks(t);
     build_suffixes(t);
+    build_prefixes(t);
     *out = t;
     return OK;
 }
@@ -247,6 +304,8 @@ void token_trie_free(token_trie *t) {
     mem_free(t->suffixes.nodes);
     mem_free(t->suffix_first);
     mem_free(t->suffix_tokens);
+    mem_free(t->by_prefix);
+    mem_free(t->odd);
     mem_free(t->same);
     mem_free(t->bytes);
     mem_free(t->len);

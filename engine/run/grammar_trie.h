@@ -6,6 +6,7 @@
 
 #define TOKEN_MAX_BYTES 256 /* longer tokens are never allowed by a mask */
 #define TRIE_SHORT 64       /* strings with fewer characters left are masked by length */
+#define TRIE_LONG 12        /* tokens with more characters are few */
 
 /* Nodes in depth-first order: the children of a node follow it; skip is the first node that is not
  * below it. */
@@ -14,6 +15,7 @@ typedef struct trie_node {
     int32_t token;  /* that ends here, or -1; further ones by same[] */
     uint16_t depth; /* bytes, 1 for the first */
     uint8_t byte;
+    uint8_t n_digits; /* only digits stand below, so many deep; 0: other bytes too, or nothing */
 } trie_node;
 
 typedef struct trie {
@@ -39,14 +41,22 @@ struct token_trie {
     uint8_t *text;
     plain_mask json[32], raw[8]; /* by lexical state */
     uint64_t *holds;             /* [256][n_words] tokens that hold a byte */
-    uint8_t *n_chars;            /* [n_tokens] characters a token begins in a JSON string */
-    int32_t *by_chars;           /* tokens that stay inside from the start state, most first */
+    uint32_t n_holds[256];       /* how many */
+    /* [n_tokens] characters a token begins in a JSON string, up to a closing quote; at most 255 */
+    uint8_t *n_chars;
+    /* Tokens with more than TRIE_LONG that stay inside from the start state, most first. */
+    int32_t *by_chars;
     uint32_t n_by_chars;
     uint64_t *short_masks; /* [TRIE_SHORT][n_words] inside with at most so many characters */
     /* What follows the closing quote in leaving tokens, as a tree; tokens of a node in lists. */
     trie suffixes;
     uint32_t *suffix_first; /* [n_nodes + 2]; entry 0: nothing follows; i + 1: of node i */
     int32_t *suffix_tokens;
+    /* Leaving tokens by their text in front of the quote, in the order of its bytes, and those
+     * that must be looked at alone: with an escape there, or with more quotes behind. */
+    int32_t *by_prefix, *odd;
+    uint32_t n_prefixed, n_odd;
+    uint32_t prefix_chars_max;
 };
 
 #endif

@@ -347,6 +347,7 @@ int grammar_from_schema(
         grammar_put(g);
         return rc;
     }
+    grammar_prepare_masks(g);
     *out = g;
     return OK;
 }
