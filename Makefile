@@ -164,6 +164,7 @@ $(OUT)/lib/libcuda_kernels.a: $(CU_OBJ)
 -include $(CU_OBJ:.o=.d)
 endif
 
+comma := ,
 # ---- programs ----------------------------------------------------------------------------------
 PROGRAMS := $(if $(wildcard tui/main.c),$(OUT)/tandem) $(if $(wildcard engine/daemon.c),$(OUT)/tandemd) \
 	$(if $(wildcard setup/node.c),$(OUT)/tandem-node)
@@ -188,16 +189,22 @@ $(OUT)/tandem: $(OUT)/obj/tui/main.o $(OUT)/build_id.o $(ARCHIVES)
 DAEMON_OBJ := $(call objs,$(wildcard engine/daemon*.c))
 $(OUT)/tandemd: $(DAEMON_OBJ) $(OUT)/build_id.o $(ENGINE_ARCHIVES) $(CUDA_ARCHIVE)
 	$(call link,$(LIBS_tandemd) $(CUDA_LIBS))
-$(OUT)/tandem-node: $(OUT)/obj/setup/node.o $(OUT)/build_id.o $(OUT)/lib/libsetup.a $(OUT)/lib/libbase.a
+$(OUT)/tandem-node: $(OUT)/obj/setup/node.o $(OUT)/build_id.o $(OUT)/lib/libsetup.a $(OUT)/lib/libdist.a $(OUT)/lib/libbase.a
 	$(call link,$(LIBS_node))
 -include $(OUT)/obj/tui/main.d $(DAEMON_OBJ:.o=.d) $(OUT)/obj/setup/node.d
+# The daemon with a switch for faults: for the soak only, nobody else links it.
+$(OUT)/tests/soak/tandemd-faults: $(DAEMON_OBJ) $(OUT)/obj/tests/soak/faults.o $(OUT)/build_id.o \
+		$(ENGINE_ARCHIVES) $(CUDA_ARCHIVE)
+	@mkdir -p $(@D)
+	$(call link,$(LIBS_tandemd) $(CUDA_LIBS) -Wl$(comma)--wrap=source_from_model$(comma)--wrap=model_open)
+-include $(OUT)/obj/tests/soak/faults.d
 
 .PHONY: run
 run: programs
 	@$(OUT)/tandem $(ARGS)
 
 # ---- tests -------------------------------------------------------------------------------------
-TEST_DIRS := unit kernels api screen setup e2e golden
+TEST_DIRS := soak unit kernels api screen setup e2e golden
 TEST_SRC := $(foreach d,$(TEST_DIRS) long,$(wildcard tests/$d/test_*.c))
 BENCH_SRC := $(wildcard tests/bench/bench_*.c)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
@@ -255,15 +262,19 @@ bins_in = $(filter $(addprefix $(OUT)/tests/,$(addsuffix /%,$1)),$(TEST_BIN))
 scripts_in = $(foreach d,$1,$(wildcard tests/$d/test_*.sh))
 CASES_BIN := $(foreach t,$(TEST_BIN),$(if $(findstring /test_cases_,$t),$t))
 
+SOAK_BIN := $(call bins_in,soak)
+$(filter %/test_soak_http,$(SOAK_BIN)): | $(OUT)/tests/soak/tandemd-faults
 .PHONY: soak test test-binaries test-long test-golden test-cases test-gpu asan tsan fuzz bench demo-eval
 test-binaries: $(call bins_in,$(TEST_DIRS))
 test: programs $(call bins_in,$(TEST_DIRS))
 	@$(RUNNER) $(call bins_in,$(TEST_DIRS)) $(call scripts_in,$(TEST_DIRS))
 test-long: programs $(TEST_BIN)
 	@TANDEM_LONG=1 TEST_TIMEOUT=3600 $(RUNNER) $(TEST_BIN) $(call scripts_in,$(TEST_DIRS) long)
-# Random load against replies made alone: SOAK_SECONDS long, an hour by default (test: two minutes).
-soak: $(OUT)/tests/unit/test_soak
-	SOAK_SECONDS=$${SOAK_SECONDS:-3600} $<
+# Random load against replies made alone, SECONDS long, an hour by default (test: two minutes): first
+# the real daemon over HTTP, then the engine alone over a stand-in model.
+soak: programs $(SOAK_BIN)
+	@for t in $(SOAK_BIN); do SOAK_SECONDS=$(if $(filter command%,$(origin SECONDS)),$(SECONDS),3600) \
+	    OUT=$(OUT) DEMO_WEIGHTS='$(DEMO_WEIGHTS)' $$t || exit 1; done
 test-golden: $(filter-out $(CASES_BIN),$(call bins_in,golden))
 	@$(RUNNER) $^
 test-cases: programs $(CASES_BIN)

@@ -13,6 +13,10 @@ static const node_verb VERBS[] = {
         node_send},
     {"hash", "FILE...: SHA-256 of files", node_hash},
     {"probe", "ADDRESS: the other side of the link test; secret on standard input", node_probe},
+    {"keep", "[--stay|--detach]: look after this machine's rank until it ends", node_keep},
+    {"keeper", "status|start|stop|quit|sweep: ask that keeper; an order comes on standard input",
+        node_keeper},
+    {"port", "N: who listens on this TCP port", node_port},
 };
 enum { N_VERBS = sizeof VERBS / sizeof VERBS[0] };
 

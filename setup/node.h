@@ -15,5 +15,9 @@ int node_send(int argc, char **argv);
 int node_hash(int argc, char **argv);
 /* node_probe.c */
 int node_probe(int argc, char **argv);
+/* node_keep.c */
+int node_keep(int argc, char **argv);
+int node_keeper(int argc, char **argv);
+int node_port(int argc, char **argv);
 
 #endif
