@@ -15,6 +15,7 @@ SAN ?=
 SLIM ?= 0
 FUZZ_SECONDS ?= 20
 TEST_TIMEOUT ?= 300
+SAN_TIMEOUT ?= 1800
 TEST_JOBS ?= 2
 GOLDEN_DIR ?= tests/data/golden
 CASES_DIR ?= tests/data/cases
@@ -287,10 +288,10 @@ test-gpu:
 	@echo "There is no nvcc here (or CUDA=0): the GPU tests cannot be built."; exit 1
 endif
 asan:
-	@$(MAKE) --no-print-directory SAN=address CUDA=0 test
+	@$(MAKE) --no-print-directory SAN=address CUDA=0 TEST_TIMEOUT=$(SAN_TIMEOUT) test
 tsan:
 	@TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1 $(TSAN_OPTIONS)" \
-	    $(MAKE) --no-print-directory SAN=thread CUDA=0 test
+	    $(MAKE) --no-print-directory SAN=thread CUDA=0 TEST_TIMEOUT=$(SAN_TIMEOUT) test
 fuzz:
 	@DEPS='$(DEPS)' .ci/deps fuzz
 	@$(MAKE) --no-print-directory SAN=fuzz CUDA=0 CC=clang BUILD='$(BUILD)' fuzz-run
