@@ -151,10 +151,10 @@ static void answers_do_not_depend_on_company_or_drafts(void **state) {
         _exit(strcmp(buf_cstr(&got), buf_cstr(&alone[i])) != 0);
     }
     for (int i = 0; i < N_QUESTIONS; i++) {
-        assert_int_equal(wait_exit(children[i], 60000), 0);
+        assert_int_equal(wait_exit(children[i], ANSWER_MS), 0);
     }
     kill(pid, SIGTERM);
-    assert_int_equal(wait_exit(pid, 10000), 0);
+    assert_int_equal(wait_exit(pid, ANSWER_MS), 0);
     assert_int_equal(stat(socket_path, &st), -1);
     pid = start(drafts_off);
     wait_ready();
@@ -165,7 +165,7 @@ static void answers_do_not_depend_on_company_or_drafts(void **state) {
         buf_release(&serial[i]);
     }
     kill(pid, SIGTERM);
-    assert_int_equal(wait_exit(pid, 10000), 0);
+    assert_int_equal(wait_exit(pid, ANSWER_MS), 0);
 }
 
 static void one_daemon_per_socket_and_after_kill_9(void **state) {
@@ -173,7 +173,7 @@ static void one_daemon_per_socket_and_after_kill_9(void **state) {
     pid_t first = start(none);
     wait_ready();
     pid_t second = start(none);
-    assert_int_equal(wait_exit(second, 10000), 20);
+    assert_int_equal(wait_exit(second, ANSWER_MS), 20);
     assert_non_null(strstr(log_text(), "tandemd: another tandemd (process "));
     int ready = get("/ready");
     if (ready != 200) fail_msg("the first is disturbed: %d; log: %s", ready, log_text());
@@ -189,7 +189,7 @@ static void one_daemon_per_socket_and_after_kill_9(void **state) {
     assert_int_equal(a.status, 200);
     wire_answer_release(&a);
     wire_close(&w);
-    assert_int_equal(wait_exit(third, 10000), 0);
+    assert_int_equal(wait_exit(third, ANSWER_MS), 0);
 }
 
 /* After SIGTERM a running reply still ends well; past the limit it gets an error event. */
@@ -217,13 +217,13 @@ static void running_replies_are_drained(void **state) {
         assert_int_equal(has_error, i == 1);
         wire_answer_release(&a);
         wire_close(&w);
-        assert_int_equal(wait_exit(pid, 10000), 0);
+        assert_int_equal(wait_exit(pid, ANSWER_MS), 0);
     }
 }
 
 static void expect_refusal(const char *const *extra, int code, const char *words) {
     pid_t pid = start(extra);
-    int got = wait_exit(pid, 20000);
+    int got = wait_exit(pid, ANSWER_MS);
     const char *text = log_text();
     const char *line = strstr(text, "tandemd: ");
     if (got != code || line == NULL || strstr(line, words) == NULL) {
