@@ -190,7 +190,8 @@ $(OUT)/tandem: $(OUT)/obj/tui/main.o $(OUT)/build_id.o $(ARCHIVES)
 DAEMON_OBJ := $(call objs,$(wildcard engine/daemon*.c))
 $(OUT)/tandemd: $(DAEMON_OBJ) $(OUT)/build_id.o $(ENGINE_ARCHIVES) $(CUDA_ARCHIVE)
 	$(call link,$(LIBS_tandemd) $(CUDA_LIBS))
-$(OUT)/tandem-node: $(OUT)/obj/setup/node.o $(OUT)/build_id.o $(OUT)/lib/libsetup.a $(OUT)/lib/libdist.a $(OUT)/lib/libbase.a
+NODE_ARCHIVES := $(foreach l,setup dist model weights kernels base,$(OUT)/lib/lib$l.a)
+$(OUT)/tandem-node: $(OUT)/obj/setup/node.o $(OUT)/build_id.o $(NODE_ARCHIVES)
 	$(call link,$(LIBS_node))
 -include $(OUT)/obj/tui/main.d $(DAEMON_OBJ:.o=.d) $(OUT)/obj/setup/node.d
 # The daemon with a switch for faults: for the soak only, nobody else links it.

@@ -11,6 +11,8 @@ static const node_verb VERBS[] = {
     {"receive", "take files from the head; what to take comes on standard input", node_receive},
     {"send", "--manifest FILE --root DIR --to DIR --rail FROM,TO ... -- COMMAND...: copy",
         node_send},
+    {"prepare", "--model DIR --out DIR --rank R --ranks N ...: make this node's rank pack",
+        node_prepare},
     {"hash", "FILE...: SHA-256 of files", node_hash},
     {"probe", "ADDRESS: the other side of the link test; secret on standard input", node_probe},
     {"keep", "[--stay|--detach]: look after this machine's rank until it ends", node_keep},

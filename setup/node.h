@@ -13,6 +13,8 @@ typedef struct node_verb {
 int node_receive(int argc, char **argv);
 int node_send(int argc, char **argv);
 int node_hash(int argc, char **argv);
+/* node_prepare.c */
+int node_prepare(int argc, char **argv);
 /* node_probe.c */
 int node_probe(int argc, char **argv);
 /* node_keep.c */

@@ -1,6 +1,5 @@
 /* tandem copy: the files of the profile from this machine to the worker. ssh starts the receiver and
  * hands it its secret; the bytes go over both rails. */
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
@@ -12,16 +11,16 @@
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
-#include "engine/base/sha256.h"
 #include "engine/base/str.h"
 #include "setup/manifest.h"
 #include "setup/node_access.h"
+#include "setup/node_program.h"
 #include "setup/paths.h"
 #include "setup/settings.h"
 #include "setup/stream.h"
 #include "tui/cmd_job.h"
 
-enum { N_TRIES = 5, RETRY_MS = 1000, PROGRAM_MAX = 256 << 20 };
+enum { N_TRIES = 5, RETRY_MS = 1000 };
 
 typedef struct copying {
     cmd_job_status status;
@@ -88,62 +87,6 @@ static int on_tick(void *ctx, const stream_progress *p) {
     return OK;
 }
 
-/* The receiver's program. */
-
-static int read_program(buf *out, err *e) {
-    char self[PATH_MAX];
-    buf dir = BUF_INIT, path = BUF_INIT;
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n <= 0) return err_errno(e, "finding this program");
-    self[n] = '\0';
-    path_dir(&dir, self);
-    path_join(&path, buf_cstr(&dir), "tandem-node");
-    int rc = file_read(buf_cstr(&path), out, PROGRAM_MAX, e);
-    buf_release(&dir);
-    buf_release(&path);
-    return rc;
-}
-
-/* Digest of the program there, "" when there is none. */
-static void digest_there(copying *c, char hex[SHA256_HEX]) {
-    buf out = BUF_INIT;
-    hex[0] = '\0';
-    if (node_tool(c->worker, &out, NULL, "sha256sum", c->program, NULL) == OK && out.len >= 64)
-        snprintf(hex, SHA256_HEX, "%.64s", buf_cstr(&out));
-    buf_release(&out);
-}
-
-static int put_program(copying *c, const char *root, err *e) {
-    buf program = BUF_MAX(PROGRAM_MAX), folder = BUF_INIT, out = BUF_INIT;
-    uint8_t raw[SHA256_BYTES];
-    char ours[SHA256_HEX], theirs[SHA256_HEX];
-    int rc = read_program(&program, e);
-    buf_printf(&folder, "%s/.tandem", root);
-    snprintf(c->program, sizeof c->program, "%s/tandem-node", buf_cstr(&folder));
-    if (rc == OK) {
-        sha256_of(program.data, program.len, raw);
-        sha256_hex(raw, ours);
-        digest_there(c, theirs);
-        if (!str_eq(ours, theirs)) {
-            rc = node_tool(c->worker, &out, e, "mkdir", "-p", buf_cstr(&folder), NULL);
-            if (rc == OK)
-                rc = node_write(c->worker, c->program, program.data, program.len, 0700, e);
-            digest_there(c, theirs);
-            if (rc == OK && !str_eq(ours, theirs))
-                rc = err_set(e, ERR_MISMATCH, "tandem-node did not arrive whole on the worker");
-        }
-    }
-    if (rc == OK) {
-        buf_reset(&out);
-        rc = node_tool(c->worker, &out, e, c->program, "--version", NULL);
-        rc = err_add(e, rc, "tandem-node does not run on the worker (copy the bundle there)");
-    }
-    buf_release(&program);
-    buf_release(&folder);
-    buf_release(&out);
-    return rc;
-}
-
 /* A session. */
 
 static int take_output(void *ctx, bool is_error, const void *data, size_t n) {
@@ -206,7 +149,8 @@ static int connect_worker(copying *c, const settings *s, err *e) {
     c->worker = NULL;
     int rc = remote_open(&o, &r, NULL, e);
     if (rc == OK) c->worker = node_access_ssh("worker", r, NULL);
-    return rc == OK ? put_program(c, settings_get(s, "WORKER_DATA"), e) : rc;
+    return rc == OK ? node_program_put(c->worker, settings_get(s, "WORKER_DATA"), c->program, e)
+                    : rc;
 }
 
 static int add_rail(stream_setup *t, const settings *s, const char *ours, const char *theirs) {

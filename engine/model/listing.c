@@ -67,13 +67,17 @@ int listing_matrix(listing *l, const char *name, const linear_source *s, err *e)
     return OK;
 }
 
-static void listing_release(listing *l) {
+/* With the model that was made for it. */
+static void listing_close(listing *l, model *m) {
     for (size_t i = 0; l->list != NULL && i < pack_list_count(l->list); i++) {
         mem_free(l->recipes[i].factors[0]);
         mem_free(l->recipes[i].factors[1]);
     }
     mem_free(l->recipes);
     pack_list_free(l->list);
+    model_drop_weights(m);
+    checkpoint_close(m->ck);
+    mem_free(m);
 }
 
 /* ---- bytes ---- */
@@ -250,9 +254,7 @@ int rank_pack_make(const rank_pack_options *o, buf *path, pack_make_progress *pr
     if (rc == OK) {
         rc = pack_make(l.list, &source, &po, progress, e);
     }
-    listing_release(&l);
-    m->listing = NULL;
-    model_close(m);
+    listing_close(&l, m);
     buf_release(&own);
     return rc;
 }
@@ -262,8 +264,6 @@ int rank_pack_size(const rank_pack_options *o, uint64_t *bytes, err *e) {
     listing l;
     int rc = list_all(o, m, &l, e);
     *bytes = rc == OK ? pack_list_data_bytes(l.list) : 0;
-    listing_release(&l);
-    m->listing = NULL;
-    model_close(m);
+    listing_close(&l, m);
     return rc;
 }
