@@ -7,18 +7,41 @@
 #include "engine/base/file.h"
 #include "engine/base/str.h"
 #include "setup/manifest.h"
+#include "setup/paths.h"
 
-int prepare_places(const settings *s, bool is_worker, buf *model_dir, buf *out_dir, err *e) {
+int prepare_place_find(
+    prepare_place *p, const settings *s, const char *profile, bool is_worker, err *e) {
     const char *key = is_worker ? "WORKER_DATA" : "HEAD_DATA";
-    const char *profile = settings_get(s, "PROFILE");
+    if (profile == NULL) profile = settings_get(s, "PROFILE");
     if (!settings_is_set(s, key))
         return err_set(e, ERR_ARG, "%s is not set; `tandem setup` asks for it", key);
     if (profile[0] == '\0')
         return err_set(e, ERR_ARG, "no profile is set: `tandem config set PROFILE NAME`");
-    buf_reset(model_dir);
-    buf_reset(out_dir);
-    int rc = buf_printf(model_dir, "%s/models/%s", settings_get(s, key), profile);
-    if (rc == OK) rc = buf_printf(out_dir, "%s/prepared/%s", settings_get(s, key), profile);
+    buf_reset(&p->model_dir);
+    buf_reset(&p->out_dir);
+    int rc = buf_printf(&p->model_dir, "%s/models/%s", settings_get(s, key), profile);
+    if (rc == OK) rc = buf_printf(&p->out_dir, "%s/prepared/%s", settings_get(s, key), profile);
+    return rc;
+}
+
+void prepare_place_release(prepare_place *p) {
+    buf_release(&p->model_dir);
+    buf_release(&p->out_dir);
+}
+
+int prepare_places(const settings *s, bool is_worker, buf *model_dir, buf *out_dir, err *e) {
+    prepare_place p = {.model_dir = *model_dir, .out_dir = *out_dir};
+    int rc = prepare_place_find(&p, s, NULL, is_worker, e);
+    *model_dir = p.model_dir;
+    *out_dir = p.out_dir;
+    return rc;
+}
+
+int prepare_record_path(buf *out, err *e) {
+    buf state = BUF_INIT;
+    int rc = paths_state(&state, e);
+    if (rc == OK) rc = path_join(out, buf_cstr(&state), "prepared.json");
+    buf_release(&state);
     return rc;
 }
 

@@ -73,11 +73,23 @@ const char *prepare_state_name(prepare_state s);
 /* A line of `tandem-node prepare`. False: nothing known; the progress is as it was. */
 bool prepare_line_parse(const char *line, prepare_progress *p);
 
-/* Where things are on a node by the settings: DATA/models/PROFILE and DATA/prepared/PROFILE.
- * ERR_ARG names the setting that is missing. */
+/* Where things are on a node by the settings: DATA/models/PROFILE and DATA/prepared/PROFILE. profile
+ * NULL: the setting. ERR_ARG names the setting that is missing. */
+typedef struct prepare_place {
+    buf model_dir, out_dir;
+} prepare_place;
+int prepare_place_find(
+    prepare_place *p, const settings *s, const char *profile, bool is_worker, err *e);
+void prepare_place_release(prepare_place *p);
+/* The same for the profile of the settings. */
 int prepare_places(const settings *s, bool is_worker, buf *model_dir, buf *out_dir, err *e);
 /* The layout for the engine beside this program, from what `tandemd --version` says. */
 int prepare_layout(const char *daemon, exl3_layout *out, err *e);
+
+/* STATE/prepared.json: what was made last (for status and for starts), one JSON object:
+ * {"v":1,"time_ms":..,"profile":..,"renderer":HEX,"packs":[{"node","rank","ranks","layout","path",
+ * "bytes","source","root"}]} */
+int prepare_record_path(buf *out, err *e);
 
 /* The prompt self-test of setup.md 9 over the cases that come with this program, with the tokenizer
  * of a model folder. Less than a second. ERR_MISMATCH: prompts would be wrong, do not start. */

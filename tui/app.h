@@ -13,7 +13,7 @@
 
 /* All strings are borrowed for the length of app_run; NULL means not given. */
 typedef struct app_options {
-    const char *screen;      /* home, chat or dash; NULL: chat */
+    const char *screen;      /* home, chat, dash or setup; NULL: chat */
     const char *session;     /* session to open (exact name, as session_find gives it) */
     bool continue_last;      /* open the newest session */
     bool ascii;              /* --ascii: no glyph outside ASCII in frames and plots */
@@ -22,6 +22,8 @@ typedef struct app_options {
     const char *socket_path; /* Unix socket of tandemd; NULL: the usual place */
     const char *model_dir;   /* model to start the engine with; NULL: the setting, else the demo */
     bool may_start;          /* start the engine at once when none runs */
+    bool is_first_run;       /* offer what can be done before anything starts */
+    const char *head_root, *worker_root; /* Setup: stored trees in place of the machines */
 } app_options;
 
 /*

@@ -25,14 +25,15 @@
 #include "tui/session.h"
 #include "tui/term.h"
 
-typedef enum { SCREEN_HOME, SCREEN_CHAT, SCREEN_DASH, N_SCREENS } app_screen;
+typedef enum { SCREEN_HOME, SCREEN_CHAT, SCREEN_DASH, SCREEN_SETUP, N_SCREENS } app_screen;
 typedef enum {
     OVERLAY_NONE,
     OVERLAY_HELP,
     OVERLAY_LEAVE,
     OVERLAY_CONFIRM,
     OVERLAY_TEXT,
-    OVERLAY_LIST
+    OVERLAY_LIST,
+    OVERLAY_WELCOME
 } app_overlay;
 
 /* One line that is typed into the status row: the command line and searches. */
@@ -122,6 +123,8 @@ typedef struct app {
     bool is_paused;
     gauges paused; /* what is drawn while paused */
     double decode_scale, prefill_scale;
+
+    struct wizard *wizard; /* Setup */
 } app;
 
 /* loop.c: runs until is_leaving; opens and closes everything around it. */

@@ -9,9 +9,11 @@
 #include "tui/app.h"
 #include "tui/cmd_chat_options.h"
 #include "tui/cmd_internal.h"
+#include "tui/cmd_setup_talk.h"
 #include "tui/plain.h"
 #include "tui/session.h"
 #include "tui/term.h"
+#include "tui/wizard.h"
 
 enum { TEXT_MAX_BYTES = 4 << 20 };
 
@@ -119,6 +121,11 @@ static int run_screen(const cmd_args *a, const char *screen) {
         .mouse = cmd_value(a, "mouse"),
         .socket_path = buf_cstr(&socket),
         .model_dir = cmd_value(a, "model")};
+    if (str_eq(screen, "setup")) {
+        o.head_root = cmd_value(a, "head-root");
+        o.worker_root = cmd_value(a, "worker-root");
+    }
+    o.is_first_run = a->entry->noun[0] == '\0' && screen == NULL && wizard_is_first_run();
     o.may_start = starts_at_once(a, &e, &is_broken);
     if (is_broken) return cmd_fail(&e);
     if (wanted != NULL) {
@@ -132,6 +139,14 @@ static int run_screen(const cmd_args *a, const char *screen) {
     buf_release(&socket);
     if (code != EXIT_OK && e.msg[0] != '\0') cmd_note("%s", e.msg);
     return code;
+}
+
+/* The Setup screen; cmd_setup saw to it that there is a terminal. */
+int cmd_setup_screen(const cmd_args *a) {
+    err e = ERR_INIT;
+    if (check_words(a, &e) != OK) return cmd_fail_usage(&e);
+    if (term_check(&e) != OK) return cmd_fail_usage(&e);
+    return run_screen(a, "setup");
 }
 
 int cmd_chat(const cmd_args *a) {

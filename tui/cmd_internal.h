@@ -16,6 +16,9 @@
 int cmd_screen(const cmd_args *a);
 int cmd_ask(const cmd_args *a);
 int cmd_chat(const cmd_args *a);
+int cmd_setup(const cmd_args *a);
+int cmd_undo_list(const cmd_args *a);
+int cmd_undo_apply(const cmd_args *a);
 int cmd_status(const cmd_args *a);
 int cmd_start(const cmd_args *a);
 int cmd_stop(const cmd_args *a);
@@ -30,6 +33,7 @@ int cmd_model_engram(const cmd_args *a);
 int cmd_model_lock(const cmd_args *a);
 int cmd_download(const cmd_args *a);
 int cmd_copy(const cmd_args *a);
+int cmd_prepare(const cmd_args *a);
 int cmd_sessions_list(const cmd_args *a);
 int cmd_sessions_show(const cmd_args *a);
 int cmd_sessions_export(const cmd_args *a);

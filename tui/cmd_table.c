@@ -15,7 +15,7 @@ static const cmd_option COMMON[] = {
 };
 
 static const cmd_option SCREEN_OPTIONS[] = {
-    {"screen", 0, "NAME", "start with home, chat or dash", COMPLETE_SCREEN},
+    {"screen", 0, "NAME", "start with home, chat, dash or setup", COMPLETE_SCREEN},
     {"plain", 0, NULL, "no full screen: chat line by line", COMPLETE_NONE},
     {"ascii", 0, NULL, "frames and plots in ASCII", COMPLETE_NONE},
     {"color", 0, "WHEN", "auto, none, 8 or 256", COMPLETE_COLOR},
@@ -94,6 +94,31 @@ static const cmd_option VERIFY_OPTIONS[] = {
     {"head-root", 0, "DIR", "look at a stored tree in place of the head", COMPLETE_DIR}, {         \
         "worker-root", 0, "DIR", "look at a stored tree in place of the worker", COMPLETE_DIR      \
     }
+
+static const cmd_option SETUP_OPTIONS[] = {
+    {"check", 0, NULL, "look at every step and change nothing", COMPLETE_NONE},
+    {"resume", 0, NULL, "go on at the first step that is not proven (it does so anyway)",
+        COMPLETE_NONE},
+    {"dry-run", 'n', NULL, "print the whole plan with its id, run nothing", COMPLETE_NONE},
+    {"yes", 'y', NULL, "carry a plan out without questions", COMPLETE_NONE},
+    {"plan", 0, "ID", "the plan that --yes carries out: the one --dry-run showed", COMPLETE_NONE},
+    {"answers", 0, "FILE", "answers to the questions, KEY=VALUE lines", COMPLETE_FILE},
+    {"plain", 0, NULL, "line by line, for screen readers and simple terminals", COMPLETE_NONE},
+    {"ascii", 0, NULL, "frames in ASCII", COMPLETE_NONE},
+    {"color", 0, "WHEN", "auto, none, 8 or 256", COMPLETE_COLOR},
+    {"mouse", 0, "HOW", "off, wheel or on", COMPLETE_MOUSE},
+    JSON_OPTION,
+    ROOT_OPTIONS,
+    END_OPTION,
+};
+
+static const cmd_option UNDO_OPTIONS[] = {
+    {"data", 0, NULL, "also the model files", COMPLETE_NONE},
+    {"force", 0, NULL, "also what was changed since by others", COMPLETE_NONE},
+    {"dry-run", 'n', NULL, "list what would be taken back", COMPLETE_NONE},
+    {"yes", 'y', NULL, "do not ask", COMPLETE_NONE},
+    END_OPTION,
+};
 
 static const cmd_option CHECK_OPTIONS[] = {
     {"node", 0, "NODE", "head, worker or both (default)", COMPLETE_NODE},
@@ -196,6 +221,20 @@ static const cmd_option COPY_OPTIONS[] = {
     END_OPTION,
 };
 
+static const cmd_option PREPARE_OPTIONS[] = {
+    JOB_OPTIONS,
+    {"model", 0, "DIR", "this folder instead of the profile's; all ranks here", COMPLETE_FILE},
+    {"out", 0, "DIR", "folder for the prepared files", COMPLETE_FILE},
+    {"ranks", 0, "N", "machines the model is split over; 2 with a worker, else 1", COMPLETE_NONE},
+    {"rank", 0, "R", "only this one", COMPLETE_NONE},
+    {"layout", 0, "cpu|gpu", "for which engine; what tandemd computes on", COMPLETE_NONE},
+    {"no-drafts", 0, NULL, "leave the draft stages out", COMPLETE_NONE},
+    {"check", 0, NULL, "read what is there back, make damaged blocks anew", COMPLETE_NONE},
+    {"self-test", 0, NULL, "only the prompt self-test", COMPLETE_NONE},
+    {"json", 0, NULL, "print one JSON object a line while it runs", COMPLETE_NONE},
+    END_OPTION,
+};
+
 static const cmd_option LOCK_OPTIONS[] = {
     {"profile", 0, "NAME", "profile to lock; the setting PROFILE", COMPLETE_NONE},
     {"weights", 0, "OWNER/NAME[@REV]", "repository of the weights", COMPLETE_NONE},
@@ -283,6 +322,20 @@ static const cmd_entry ENTRIES[] = {
         "Enter; a line of three double quotes begins and ends a message of several lines; /help "
         "lists the commands. Every turn is kept in a session.",
         CHAT_OPTIONS, COMPLETE_NONE, cmd_chat},
+    {"setup", NULL, "", 0, 0, "guided set-up of two machines",
+        "Seventeen steps from two boxes and a cable to a verified endpoint. Each looks first, shows "
+        "every file and command it would change, does that after you agree, and proves it. It can be "
+        "stopped anywhere and goes on at the same step. Without a terminal, or with --plain, it asks "
+        "line by line. --dry-run prints the plan and its id; --yes --plan ID carries out exactly that "
+        "plan. Answers are settings (see tandem.conf) and ACCEPT_HOST_KEY=SHA256:..., "
+        "ACCEPT_WARNINGS=yes, INSTALL_UNITS=on|off.",
+        SETUP_OPTIONS, COMPLETE_NONE, cmd_setup},
+    {"undo", "list", "", 0, 0, "what set-up changed on both machines", NULL, JSON_ONLY,
+        COMPLETE_NONE, cmd_undo_list},
+    {"undo", "apply", "[ID...]", 0, -1, "take changes of set-up back, the newest first",
+        "All of them, or those named. What somebody else changed since is left alone (--force), and "
+        "so are the model files (--data).",
+        UNDO_OPTIONS, COMPLETE_NONE, cmd_undo_apply},
     {"status", NULL, "", 0, 0, "state of the engine, its requests and its memory",
         "Exit code 0 when the engine is ready, 41 when it is not running or not ready.",
         STATUS_OPTIONS, COMPLETE_NONE, cmd_status},
@@ -338,6 +391,12 @@ static const cmd_entry ENTRIES[] = {
         "Over both rails, with a receiver that is started by ssh; a job like download. The worker "
         "compares each file with the manifest itself.",
         COPY_OPTIONS, COMPLETE_NONE, cmd_copy},
+    {"prepare", NULL, "", 0, 0, "make the files that each machine loads at a start",
+        "First the prompts are tested against DeepSeek's own encoder. Then each machine gets its part "
+        "of the weights, cut and in the order its engine reads, in one file with a digest for each "
+        "block; a job like download, which goes on where it was stopped. The worker makes its file "
+        "itself.",
+        PREPARE_OPTIONS, COMPLETE_NONE, cmd_prepare},
     {"sessions", "list", "", 0, 0, "kept sessions, newest first", NULL, JSON_ONLY, COMPLETE_NONE,
         cmd_sessions_list},
     {"sessions", "show", "NAME", 1, 1, "print a session", NULL, SHOW_OPTIONS, COMPLETE_SESSION,
@@ -476,7 +535,7 @@ const char *cmd_complete_words(cmd_complete kind) {
     static const char *const words[COMPLETE_COUNT] = {
         [COMPLETE_EFFORT] = "off on minimal low medium high xhigh max",
         [COMPLETE_FORMAT] = "md json txt",
-        [COMPLETE_SCREEN] = "home chat dash",
+        [COMPLETE_SCREEN] = "home chat dash setup",
         [COMPLETE_PROTOCOL] = "decode prefill first",
         [COMPLETE_COLOR] = "auto none 8 256",
         [COMPLETE_MOUSE] = "off wheel on",

@@ -9,26 +9,29 @@
 
 #define MAX_KEYS_TEXT 64
 #define LISTS (KEYS_LIST)
+#define PLACES (KEYS_LIST | KEYS_SETUP)
 
 static const key_row ROWS[] = {
     {ACTION_HELP, "help", KEYS_ALL, "F1 M-h", "this help"},
     {ACTION_HELP, "help-list", LISTS, "?", "this help (not while typing)"},
     {ACTION_HOME, "home", KEYS_ALL, "F2 M-1", "Home"},
-    {ACTION_HOME, "home-list", LISTS, "1", "Home (not while typing)"},
+    {ACTION_HOME, "home-list", PLACES, "1", "Home (not while typing)"},
     {ACTION_CHAT, "chat", KEYS_ALL, "F3 M-2", "Chat"},
-    {ACTION_CHAT, "chat-list", LISTS, "2", "Chat (not while typing)"},
+    {ACTION_CHAT, "chat-list", PLACES, "2", "Chat (not while typing)"},
     {ACTION_DASH, "dash", KEYS_ALL, "F4 M-3", "Dash"},
-    {ACTION_DASH, "dash-list", LISTS, "3", "Dash (not while typing)"},
+    {ACTION_DASH, "dash-list", PLACES, "3", "Dash (not while typing)"},
+    {ACTION_SETUP, "setup", KEYS_ALL, "F7 M-6", "Setup"},
+    {ACTION_SETUP, "setup-list", PLACES, "6", "Setup (not while typing)"},
     {ACTION_LEAVE, "leave", KEYS_ALL, "F10", "leave"},
     {ACTION_COMMAND, "command", KEYS_ALL, "M-x", "command line"},
-    {ACTION_COMMAND, "command-list", LISTS, ":", "command line (not while typing)"},
+    {ACTION_COMMAND, "command-list", PLACES, ":", "command line (not while typing)"},
     {ACTION_STOP, "stop", KEYS_ALL, "C-c", "stop the reply; else close, clear the input"},
     {ACTION_ABORT, "abort", KEYS_ALL, "C-g", "cancel a search or prefix"},
     {ACTION_REDRAW, "redraw", KEYS_ALL, "C-l", "redraw"},
     {ACTION_SUSPEND, "suspend", KEYS_ALL, "C-z", "suspend"},
     {ACTION_PANEL, "panel", KEYS_ALL, "M-p", "side panel on or off"},
     {ACTION_MOUSE, "mouse", KEYS_ALL, "M-m", "mouse on or off"},
-    {ACTION_BACK, "back", KEYS_HOME | KEYS_DASH, "Esc q", "back"},
+    {ACTION_BACK, "back", KEYS_HOME | KEYS_DASH | KEYS_SETUP, "Esc q", "back"},
 
     {ACTION_TRANSCRIPT, "transcript", KEYS_INPUT, "Esc M-Up", "to the transcript"},
     {ACTION_EDITOR, "editor", KEYS_INPUT, "", "edit in $VISUAL or $EDITOR (Ctrl-X Ctrl-E)"},
@@ -83,6 +86,16 @@ static const key_row ROWS[] = {
     {ACTION_ZOOM_OUT, "zoom-out", KEYS_DASH, "-", "longer time"},
     {ACTION_ZOOM_RESET, "zoom-reset", KEYS_DASH, "0", "60 seconds"},
     {ACTION_PAUSE, "pause", KEYS_DASH, "p", "pause drawing; sampling goes on"},
+
+    {ACTION_SETUP_NEXT, "setup-next", KEYS_SETUP, "Tab Down j l Right", "next field or button"},
+    {ACTION_SETUP_PREVIOUS, "setup-previous", KEYS_SETUP, "S-Tab Up k h Left",
+        "previous field or button"},
+    {ACTION_SETUP_CHOOSE, "setup-choose", KEYS_SETUP, "Enter", "choose; in a field: the next one"},
+    {ACTION_SETUP_DOWN, "setup-down", KEYS_SETUP, "PgDn Space", "page down in the step"},
+    {ACTION_SETUP_UP, "setup-up", KEYS_SETUP, "PgUp b", "page up in the step"},
+    {ACTION_SETUP_OLDER, "setup-older", KEYS_SETUP, "[", "the step before"},
+    {ACTION_SETUP_NEWER, "setup-newer", KEYS_SETUP, "]", "the step after"},
+    {ACTION_SETUP_WHY, "setup-why", KEYS_SETUP, "?", "why this is asked or done"},
 };
 #define N_ROWS (sizeof ROWS / sizeof ROWS[0])
 

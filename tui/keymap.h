@@ -19,6 +19,7 @@ typedef enum {
     ACTION_HOME,
     ACTION_CHAT,
     ACTION_DASH,
+    ACTION_SETUP,
     ACTION_LEAVE,
     ACTION_COMMAND,
     ACTION_REDRAW,
@@ -78,6 +79,16 @@ typedef enum {
     ACTION_ZOOM_OUT,
     ACTION_ZOOM_RESET,
     ACTION_PAUSE,
+    /* setup */
+    ACTION_SETUP_NEXT,
+    ACTION_SETUP_PREVIOUS,
+    ACTION_SETUP_CHOOSE,
+    ACTION_SETUP_DOWN,
+    ACTION_SETUP_UP,
+    ACTION_SETUP_OLDER,
+    ACTION_SETUP_NEWER,
+    ACTION_SETUP_WHY,
+    ACTION_SETUP_STOP, /* no key: the button Stop, after a yes */
     N_ACTIONS
 } key_action;
 
@@ -87,8 +98,9 @@ enum {
     KEYS_TRANSCRIPT = 2,
     KEYS_HOME = 4,
     KEYS_DASH = 8,
+    KEYS_SETUP = 16,
     KEYS_LIST = KEYS_TRANSCRIPT | KEYS_HOME | KEYS_DASH,
-    KEYS_ALL = KEYS_LIST | KEYS_INPUT
+    KEYS_ALL = KEYS_LIST | KEYS_INPUT | KEYS_SETUP
 };
 
 typedef struct key_row {

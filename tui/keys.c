@@ -8,6 +8,7 @@
 #include "tui/app_internal.h"
 #include "tui/line.h"
 #include "tui/width.h"
+#include "tui/wizard.h"
 
 #define DOUBLE_MS 500
 #define STOP_AGAIN_MS 2000
@@ -15,6 +16,7 @@
 int app_keys_where(const app *a) {
     if (a->screen == SCREEN_HOME) return KEYS_HOME;
     if (a->screen == SCREEN_DASH) return KEYS_DASH;
+    if (a->screen == SCREEN_SETUP) return KEYS_SETUP;
     return a->is_input_focused ? KEYS_INPUT : KEYS_TRANSCRIPT;
 }
 
@@ -77,6 +79,10 @@ static void stop(app *a) {
         a->prefix = 0;
         return;
     }
+    if (a->screen == SCREEN_SETUP && wizard_is_busy(a->wizard)) {
+        app_ask(a, ACTION_SETUP_STOP, "Stop this step? What is done is kept.");
+        return;
+    }
     if (a->screen == SCREEN_CHAT && a->chat.edit_parent >= 0) {
         a->chat.edit_parent = -1;
         app_hint(a, "the edit is dropped; Ctrl-Y brings the text back");
@@ -122,6 +128,9 @@ static void global_action(app *a, key_action action) {
         break;
     case ACTION_DASH:
         app_go(a, SCREEN_DASH);
+        break;
+    case ACTION_SETUP:
+        app_go(a, SCREEN_SETUP);
         break;
     case ACTION_LEAVE:
         leave(a);
@@ -304,7 +313,7 @@ static void list_key_event(app *a, const input_event *ev) {
         screen_home_key(a, action);
     else if (a->screen == SCREEN_DASH)
         screen_dash_key(a, action);
-    else
+    else if (a->screen == SCREEN_CHAT)
         screen_chat_action(a, action);
 }
 
@@ -364,6 +373,7 @@ void app_key(app *a, const input_event *ev) {
         prompt_key(a, ev);
         return;
     }
+    if (a->screen == SCREEN_SETUP && screen_setup_key(a, ev)) return;
     if (ev->kind == INPUT_PASTE) {
         if (a->screen != SCREEN_CHAT) app_go(a, SCREEN_CHAT);
         a->is_input_focused = true;

@@ -18,6 +18,7 @@
 #include "setup/paths.h"
 #include "tui/app_internal.h"
 #include "tui/cmd_table.h"
+#include "tui/wizard.h"
 
 #define FRAME_MS 33
 #define FRAME_REMOTE_MS 83
@@ -80,6 +81,7 @@ void app_go(app *a, app_screen screen) {
     a->screen = screen;
     if (screen == SCREEN_HOME) app_load_sessions(a);
     if (screen == SCREEN_CHAT) a->is_input_focused = true;
+    if (screen == SCREEN_SETUP) wizard_enter(a->wizard);
     if (a->options->mouse != NULL && str_eq(a->options->mouse, "wheel")) {
         term_set_wheel(a->term, screen != SCREEN_CHAT);
     }
@@ -136,6 +138,9 @@ static void draw_screen(app *a, int *cursor_row, int *cursor_column) {
         break;
     case SCREEN_DASH:
         screen_dash_draw(a, box);
+        break;
+    case SCREEN_SETUP:
+        screen_setup_draw(a, box, cursor_row, cursor_column);
         break;
     default:
         screen_chat_draw(a, box, cursor_row, cursor_column);
@@ -326,13 +331,14 @@ static void run(app *a) {
     timing t = {0};
     take_size(a);
     while (!a->is_leaving) {
-        struct pollfd fds[4] = {
+        struct pollfd fds[5] = {
             {.fd = term_input_fd(a->term), .events = POLLIN},
             {.fd = signal_pipe[0], .events = POLLIN},
             {.fd = client_fd(a->engine), .events = POLLIN},
             {.fd = a->start != NULL ? launch_fd(a->start) : -1, .events = POLLIN},
+            {.fd = wizard_fd(a->wizard), .events = POLLIN},
         };
-        int n = poll(fds, 4, wait_ms(a, &t));
+        int n = poll(fds, 5, wait_ms(a, &t));
         a->now_ms = clock_mono_ms();
         a->wall_ms = (int64_t)clock_wall_ms();
         a->chat.now_ms = a->now_ms;
@@ -345,6 +351,7 @@ static void run(app *a) {
         int64_t pieces = a->chat.n_pieces;
         chat_phase phase = a->chat.phase;
         client_pump(a->engine);
+        if (n > 0 && fds[4].revents != 0 && wizard_pump(a->wizard)) a->is_dirty = true;
         if (pieces != a->chat.n_pieces || phase != a->chat.phase) a->is_dirty = true;
         tick(a, &t);
         take_wishes(a);
@@ -390,6 +397,7 @@ static void open_state(app *a) {
     a->now_ms = clock_mono_ms();
     a->wall_ms = (int64_t)clock_wall_ms();
     gauges_init(&a->gauges);
+    a->wizard = wizard_new(a->options->head_root, a->options->worker_root);
     input_init(&a->in, a->is_remote ? ESC_REMOTE_MS : ESC_LOCAL_MS);
     canvas_init(&a->frame);
 }
@@ -428,6 +436,7 @@ static void close_all(app *a) {
     term_close(a->term);
     draft_keeper_free(a->drafts);
     if (a->start != NULL) launch_close(a->start);
+    wizard_free(a->wizard);
     chat_close(&a->chat);
     if (a->engine != NULL) client_close(a->engine);
     part_input_close(a->input);
@@ -441,7 +450,7 @@ static void close_all(app *a) {
 }
 
 static void start_screen(app *a) {
-    static const char *const NAMES[] = {"home", "chat", "dash"};
+    static const char *const NAMES[] = {"home", "chat", "dash", "setup"};
     for (int i = 0; a->options->screen != NULL && i < N_SCREENS; i++) {
         if (str_eq(a->options->screen, NAMES[i])) app_go(a, (app_screen)i);
     }
@@ -450,7 +459,12 @@ static void start_screen(app *a) {
         term_set_mouse(a->term, true);
     }
     term_ask(a->term);
-    app_start_engine(a, a->options->may_start);
+    if (a->options->is_first_run) {
+        a->overlay = OVERLAY_WELCOME;
+        app_go(a, SCREEN_HOME);
+    }
+    app_start_engine(a, a->options->may_start && !a->options->is_first_run &&
+                            a->screen != SCREEN_SETUP);
 }
 
 /* Libraries that print must not write over the screen: standard error goes to a file meanwhile. */

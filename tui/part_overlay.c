@@ -8,8 +8,11 @@
 #include "tui/app_internal.h"
 #include "tui/cmd_table.h"
 #include "tui/width.h"
+#include "tui/wizard.h"
 
-static const char *const TAB_NAMES[N_SCREENS] = {"Home", "Chat", "Dash"};
+static const char *const TAB_NAMES[N_SCREENS] = {"Home", "Chat", "Dash", "Setup"};
+/* Places of their own: F2 to F4, and F7 for Setup. */
+static const int TAB_NUMBERS[N_SCREENS] = {1, 2, 3, 6};
 
 bool app_is_small(const app *a) {
     return a->n_columns < 60 || a->n_rows < 16;
@@ -36,7 +39,7 @@ void part_tabs_draw(app *a, area box) {
         bool is_here = i == (int)a->screen;
         if (box.n_columns < 34 && !is_here) continue;
         pen_style(&p, is_here ? style_with(ROLE_FOCUS, STYLE_BOLD) : style_of(ROLE_DIM));
-        pen_printf(&p, is_here ? "<%d %s>" : " %d %s ", i + 1, TAB_NAMES[i]);
+        pen_printf(&p, is_here ? "<%d %s>" : " %d %s ", TAB_NUMBERS[i], TAB_NAMES[i]);
     }
     area rest = {box.row, box.column + p.column + 2, 1, box.n_columns - p.column - 2};
     if (rest.n_columns < 1) return;
@@ -67,6 +70,7 @@ static pen open_box(app *a, area where, const char *title, const char *note) {
 static int places_of(const app *a) {
     if (a->screen == SCREEN_HOME) return KEYS_HOME;
     if (a->screen == SCREEN_DASH) return KEYS_DASH;
+    if (a->screen == SCREEN_SETUP) return KEYS_SETUP;
     return KEYS_INPUT | KEYS_TRANSCRIPT;
 }
 
@@ -114,6 +118,7 @@ static void help_text(const app *a, buf *out) {
         help_section(out, "Transcript (Esc from the input)", KEYS_TRANSCRIPT, filter);
     if (here & KEYS_HOME) help_section(out, "Home", KEYS_HOME, filter);
     if (here & KEYS_DASH) help_section(out, "Dash", KEYS_DASH, filter);
+    if (here & KEYS_SETUP) help_section(out, "Setup", KEYS_SETUP, filter);
     help_section(out, "Anywhere", KEYS_ALL, filter);
     size_t n;
     const slash_entry *s = slash_table(&n);
@@ -150,7 +155,7 @@ static void draw_lines(app *a, pen *p, const char *text) {
 static void draw_help(app *a, area box, int *cursor_row, int *cursor_column) {
     buf text = BUF_INIT;
     char title[40], note[64];
-    static const char *const NAMES[] = {"Help: Home", "Help: Chat", "Help: Dash"};
+    static const char *const NAMES[] = {"Help: Home", "Help: Chat", "Help: Dash", "Help: Setup"};
     str_copy(title, sizeof title, NAMES[a->screen]);
     if (a->help_filter.len == 0)
         str_copy(note, sizeof note, "type to filter, Esc closes");
@@ -225,6 +230,9 @@ void part_overlay_draw(app *a, area box, int *cursor_row, int *cursor_column) {
     case OVERLAY_CONFIRM:
         draw_confirm(a, box);
         break;
+    case OVERLAY_WELCOME:
+        wizard_welcome_draw(a, box);
+        break;
     default: {
         pen p = open_box(a, centred(box, box.n_rows - 2, box.n_columns < 100 ? box.n_columns : 100),
             a->overlay_title, "Esc closes");
@@ -254,6 +262,7 @@ static void choose(app *a) {
     if (what != OVERLAY_CONFIRM || choice != 0) return;
     if (confirmed == ACTION_STOP_ENGINE) app_stop_engine(a, false);
     if (confirmed == ACTION_RESTART) app_stop_engine(a, true);
+    if (confirmed == ACTION_SETUP_STOP) wizard_stop(a->wizard, false);
 }
 
 static void step_choice(app *a, int by) {
@@ -349,6 +358,7 @@ bool part_overlay_key(app *a, const input_event *ev) {
     if (a->overlay == OVERLAY_NONE || (ev->kind != INPUT_TEXT && ev->kind != INPUT_KEY))
         return false;
     bool is_control = ev->kind == INPUT_KEY && ev->key == INPUT_KEY_CHAR && (ev->mods & INPUT_CTRL);
+    if (a->overlay == OVERLAY_WELCOME && wizard_welcome_key(a, ev)) return true;
     if (ev->kind == INPUT_KEY && ev->key == INPUT_KEY_ESC)
         close_overlay(a);
     else if (is_control && (ev->code == 'c' || ev->code == 'g')) {

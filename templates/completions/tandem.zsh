@@ -7,7 +7,7 @@ _tandem() {
   local noun= verb= w i
   COMPREPLY=()
   case $prev in
-    --screen) COMPREPLY=($(compgen -W "home chat dash" -- "$cur")); return ;;
+    --screen) COMPREPLY=($(compgen -W "home chat dash setup" -- "$cur")); return ;;
     --color) COMPREPLY=($(compgen -W "auto none 8 256" -- "$cur")); return ;;
     --mouse) COMPREPLY=($(compgen -W "off wheel on" -- "$cur")); return ;;
     --model) COMPREPLY=($(compgen -d -- "$cur")); return ;;
@@ -18,6 +18,10 @@ _tandem() {
     --set) COMPREPLY=($(compgen -W "temp top-p top-k min-p rep-pen seed max stop think think-budget" -- "$cur")); return ;;
     --resume) COMPREPLY=($(compgen -W "$(tandem sessions list 2>/dev/null | cut -d' ' -f1)" -- "$cur")); return ;;
     --chunk) COMPREPLY=($(compgen -W "word sentence reply" -- "$cur")); return ;;
+    --plan) :; return ;;
+    --answers) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --head-root) COMPREPLY=($(compgen -d -- "$cur")); return ;;
+    --worker-root) COMPREPLY=($(compgen -d -- "$cur")); return ;;
     --timeout) :; return ;;
     --threads) :; return ;;
     --level) :; return ;;
@@ -47,8 +51,6 @@ _tandem() {
     --connections) :; return ;;
     --format) COMPREPLY=($(compgen -W "md json txt" -- "$cur")); return ;;
     --node) COMPREPLY=($(compgen -W "head worker" -- "$cur")); return ;;
-    --head-root) COMPREPLY=($(compgen -d -- "$cur")); return ;;
-    --worker-root) COMPREPLY=($(compgen -d -- "$cur")); return ;;
     --from) :; return ;;
     --lines) :; return ;;
     --grep) :; return ;;
@@ -65,12 +67,21 @@ _tandem() {
   case "$noun $verb" in
     " ")
       case $cur in -*) COMPREPLY=($(compgen -W "--screen --plain --ascii --color --mouse --model --version --help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "ask chat status start stop restart verify support serve api model download copy sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "ask chat setup undo status start stop restart verify support serve api model download copy sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
     "ask "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--file --session --stream --show-thinking --json --system --thinking --set --model --help --socket" -- "$cur")); return ;; esac
       : ;;
     "chat "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--plain --continue --resume --chunk --show-thinking --ascii --color --mouse --system --thinking --set --model --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "setup "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--check --resume --dry-run --yes --plan --answers --plain --ascii --color --mouse --json --head-root --worker-root --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "undo list")
+      case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "undo apply")
+      case $cur in -*) COMPREPLY=($(compgen -W "--data --force --dry-run --yes --help --socket" -- "$cur")); return ;; esac
       : ;;
     "status "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--json --watch --help --socket" -- "$cur")); return ;; esac
@@ -206,9 +217,10 @@ _tandem() {
       : ;;
     "help "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--man --help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "ask chat status start stop restart verify support serve api model download copy sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "ask chat setup undo status start stop restart verify support serve api model download copy sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
     *)
       case $noun in
+        undo) COMPREPLY=($(compgen -W "list apply" -- "$cur")) ;;
         api) COMPREPLY=($(compgen -W "key requests" -- "$cur")) ;;
         model) COMPREPLY=($(compgen -W "list show quantize engram lock" -- "$cur")) ;;
         sessions) COMPREPLY=($(compgen -W "list show export import fork rename delete" -- "$cur")) ;;

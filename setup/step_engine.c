@@ -1,0 +1,282 @@
+/* Prompt form, Engine, Prepare, Start, Verify: from files to answers. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/file.h"
+#include "engine/base/json.h"
+#include "engine/base/mem.h"
+#include "engine/base/str.h"
+#include "engine/base/version.h"
+#include "setup/job.h"
+#include "setup/paths.h"
+#include "setup/step_internal.h"
+#include "setup/verify.h"
+
+static void plan_command(step_view *v, const char *step, const char *node, const char *what,
+    const char *command, const char *undo) {
+    const plan_action a = {.step = (char *)step,
+        .node = (char *)node,
+        .what = (char *)what,
+        .command = (char *)command,
+        .undo = (char *)undo};
+    plan_add(&v->plan, &a);
+}
+
+/* Runs one of our commands; its exit code 10 (warnings) is fine too. */
+static int command(flow *f, buf *out, const char *const *words, err *e) {
+    int rc = flow_self(f, out, words, e);
+    return rc > 0 ? OK : rc;
+}
+
+/* --- Prompt form --- */
+
+int step_prompt_inspect(flow *f, step_view *v, err *e) {
+    manifest m;
+    int rc = flow_manifest(f, &m, e);
+    for (size_t i = 0; i < m.n_files && rc == OK; i++) {
+        const manifest_file *x = &m.files[i];
+        if (x->role != MANIFEST_TOKENIZER && x->role != MANIFEST_TEMPLATE) continue;
+        bool is_there = flow_file_is_there(f, &m, x);
+        step_row *r = view_row(v, "digest", is_there ? CHECK_STATUS_PASS : CHECK_STATUS_FAIL);
+        view_fact(r, is_there ? "%s is as the manifest says" : "%s is not verified", x->path);
+        if (!is_there) str_copy(r->remedy, sizeof r->remedy, "Run the step Download again.");
+    }
+    if (rc == OK)
+        plan_command(v, "prompt", "head",
+            "render and tokenize fixed conversations, compare with the reference; changes nothing",
+            "tandem prepare --self-test", "");
+    manifest_release(&m);
+    return rc;
+}
+
+int step_prompt_apply(flow *f, const step_view *v, err *e) {
+    (void)f;
+    (void)v;
+    (void)e;
+    return OK;
+}
+
+int step_prompt_prove(flow *f, step_view *v, err *e) {
+    static const char *const words[] = {"prepare", "--self-test", NULL};
+    int rc = step_prompt_inspect(f, v, e);
+    if (rc == OK && v->worst != CHECK_STATUS_FAIL) rc = command(f, NULL, words, e);
+    if (rc != OK) return rc;
+    plan_release(&v->plan);
+    step_row *r = view_row(v, "self-test", CHECK_STATUS_PASS);
+    view_fact(r, "every conversation is rendered as the reference does");
+    view_done(v, "prompts are as the reference renders them");
+    return OK;
+}
+
+/* --- Engine --- */
+
+static int engine_path(flow *f, char out[700], err *e) {
+    snprintf(out, 700, "%.680s", f->o.program);
+    char *slash = strrchr(out, '/');
+    if (slash != NULL) str_copy(slash + 1, 700 - (size_t)(slash + 1 - out), "tandemd");
+    if (file_exists(out)) return OK;
+    return err_set(e, ERR_NOT_FOUND, "tandemd is not beside this program (%s)", out);
+}
+
+static int arch_of(flow *f, int i, char out[40], err *e) {
+    buf text = BUF_INIT;
+    int rc = node_tool(f->plain[i], &text, e, "uname", "-m", NULL);
+    if (rc == OK) snprintf(out, 40, "%.*s", (int)strcspn(buf_cstr(&text), "\r\n"), buf_cstr(&text));
+    buf_release(&text);
+    return rc;
+}
+
+int step_engine_inspect(flow *f, step_view *v, err *e) {
+    char engine[700], arch[2][40] = {"", ""};
+    buf version = BUF_INIT;
+    int rc = engine_path(f, engine, e);
+    if (rc == OK) rc = flow_connect(f, e);
+    for (int i = 0; i < 2 && rc == OK; i++)
+        rc = arch_of(f, i, arch[i], e);
+    if (rc == OK) rc = node_tool(f->plain[0], &version, e, engine, "--version", NULL);
+    if (rc == OK) {
+        step_row *r = view_row(v, "engine on the head", CHECK_STATUS_PASS);
+        view_fact(r, "%.*s", (int)strcspn(buf_cstr(&version), "\n"), buf_cstr(&version));
+        bool is_same = str_eq(arch[0], arch[1]);
+        r = view_row(v, "processors", is_same ? CHECK_STATUS_PASS : CHECK_STATUS_FAIL);
+        str_copy(r->head, sizeof r->head, arch[0]);
+        str_copy(r->worker, sizeof r->worker, arch[1]);
+        view_fact(r, is_same ? "both machines are %s" : "the machines differ: %s, and %s", arch[0],
+            arch[1]);
+        if (!is_same) {
+            str_copy(r->reason, sizeof r->reason, "The head copies its own engine to the worker.");
+            str_copy(r->remedy, sizeof r->remedy, "Use two machines of the same kind.");
+        }
+        view_done(v, "build %s; the start copies it to the worker, by digest", version_build_id());
+    }
+    buf_release(&version);
+    return rc;
+}
+
+int step_engine_apply(flow *f, const step_view *v, err *e) {
+    (void)f;
+    (void)v;
+    (void)e;
+    return OK;
+}
+
+int step_engine_prove(flow *f, step_view *v, err *e) {
+    return step_engine_inspect(f, v, e);
+}
+
+/* --- Prepare --- */
+
+/* True when the last preparation of this profile ended well and nothing it stands on changed. */
+int step_prepare_inspect(flow *f, step_view *v, err *e) {
+    int rc = flow_connect(f, e);
+    const check_options none = {.settings = f->s};
+    if (rc == OK) rc = flow_checks(f, v, "M1 M2 M3 M6", &none, e);
+    if (rc == OK)
+        plan_command(v, "prepare", "head",
+            "build the prepared files of both ranks, each on its own machine", "tandem prepare",
+            "tandem undo apply --data takes them away");
+    return rc;
+}
+
+int step_prepare_apply(flow *f, const step_view *v, err *e) {
+    (void)v;
+    return flow_job(f, "prepare", "Prepare", e);
+}
+
+/* The job's own last word, for this very profile. */
+int step_prepare_prove(flow *f, step_view *v, err *e) {
+    buf text = BUF_INIT;
+    json *s = NULL;
+    int rc = job_status_read("prepare", &text, e);
+    if (rc == OK) rc = json_parse(buf_cstr(&text), text.len, NULL, &s, e);
+    bool is_done = str_eq(json_str(json_get(s, "state")), "done") &&
+                   str_eq(json_str(json_get(s, "profile")), flow_answer(f, "PROFILE"));
+    step_row *r = view_row(v, "prepared files", is_done ? CHECK_STATUS_PASS : CHECK_STATUS_FAIL);
+    view_fact(r, is_done ? "written and verified on both machines" : "not complete");
+    if (!is_done) str_copy(r->remedy, sizeof r->remedy, "Press Again: finished blocks are kept.");
+    if (rc == OK) view_done(v, "both machines are prepared");
+    json_free(s);
+    buf_release(&text);
+    return rc;
+}
+
+/* --- Start --- */
+
+/* The state of the pair by our own status command: "ready", "stopped", ... */
+static int pair_state(flow *f, char state[40], char reason[300], err *e) {
+    static const char *const words[] = {"status", "--json", NULL};
+    buf out = BUF_INIT;
+    json *v = NULL;
+    err why = ERR_INIT;
+    /* An engine that is not running is an answer too. */
+    (void)flow_self(f, &out, words, &why);
+    int rc = json_parse(buf_cstr(&out), out.len, NULL, &v, e);
+    const json *pair = json_get(v, "pair");
+    const char *s = json_str(json_get(pair, "state")), *r = json_str(json_get(pair, "reason"));
+    str_copy(state, 40, s != NULL ? s : "unknown");
+    str_copy(reason, 300, r != NULL ? r : "");
+    json_free(v);
+    buf_release(&out);
+    return err_add(e, rc, "reading tandem status");
+}
+
+static bool is_up(const char *state) {
+    return str_eq(state, "ready") || str_eq(state, "serving");
+}
+
+int step_start_inspect(flow *f, step_view *v, err *e) {
+    char state[40] = "unknown", reason[300] = "";
+    int rc = pair_state(f, state, reason, e);
+    if (rc != OK) return rc;
+    step_row *r = view_row(v, "the pair", CHECK_STATUS_PASS);
+    view_fact(r, "%s%s%.240s", state, reason[0] != '\0' ? ": " : "", reason);
+    if (is_up(state)) {
+        view_done(v, "both ranks are ready");
+    } else {
+        plan_command(v, "start", "head",
+            "start one rank on each machine and wait until both are ready", "tandem start",
+            "tandem stop");
+        plan_command(v, "start", "worker",
+            "the head copies the engine, by digest, and starts rank 1",
+            "WORKER_DATA/.tandem/tandem-node keep", "tandem stop");
+    }
+    return OK;
+}
+
+int step_start_apply(flow *f, const step_view *v, err *e) {
+    static const char *const words[] = {"start", NULL};
+    undo_entry x = {.kind = UNDO_COMMAND,
+        .step = (char *)"start",
+        .what = (char *)"the pair was started",
+        .path = (char *)"",
+        .text = (char *)"stop"};
+    (void)v;
+    int rc = flow_undo_add(f, &x, e);
+    return rc == OK ? command(f, NULL, words, e) : rc;
+}
+
+int step_start_prove(flow *f, step_view *v, err *e) {
+    int rc = step_start_inspect(f, v, e);
+    if (rc == OK && !v->is_done) {
+        step_row *r = &v->rows[v->n_rows - 1];
+        r->status = v->worst = CHECK_STATUS_FAIL;
+        str_copy(r->reason, sizeof r->reason, "Only a pair that is ready answers.");
+        str_copy(r->remedy, sizeof r->remedy,
+            "Read the first error of each machine: tandem logs --node head, tandem logs --node "
+            "worker.");
+    }
+    return rc;
+}
+
+/* --- Verify --- */
+
+typedef struct verifying {
+    flow *f;
+    step_view *v;
+} verifying;
+
+static void take_verdict(void *ctx, const verify_line *l) {
+    static const check_status of[] = {
+        CHECK_STATUS_PASS, CHECK_STATUS_WARN, CHECK_STATUS_FAIL, CHECK_STATUS_SKIP};
+    const verifying *x = ctx;
+    step_row *r = view_row(x->v, l->id, of[l->verdict]);
+    view_fact(r, "%s: got %.200s", l->request, l->got);
+    snprintf(r->head, sizeof r->head, "%.60s", l->got);
+    str_copy(r->reason, sizeof r->reason, l->reason);
+    if (l->verdict == VERIFY_FAIL)
+        snprintf(r->remedy, sizeof r->remedy,
+            "Expected: %.200s. Look into the logs (tandem logs), start the pair again, then verify "
+            "again.",
+            l->expected);
+    view_tell(x->f, r);
+}
+
+int step_verify_inspect(flow *f, step_view *v, err *e) {
+    (void)f;
+    (void)e;
+    plan_command(v, "verify", "head", "send six real requests to the pair; nothing is changed",
+        "tandem verify", "");
+    return OK;
+}
+
+int step_verify_apply(flow *f, const step_view *v, err *e) {
+    (void)f;
+    (void)v;
+    (void)e;
+    return OK;
+}
+
+int step_verify_prove(flow *f, step_view *v, err *e) {
+    buf socket = BUF_INIT;
+    verify_summary s = {0};
+    verifying x = {f, v};
+    int rc = paths_socket(&socket, e);
+    const verify_options o = {.socket_path = buf_cstr(&socket), .level = 1, .stop = f->o.stop};
+    flow_say(f, "head: tandem verify");
+    if (rc == OK) rc = verify_run(&o, take_verdict, &x, &s, e);
+    if (rc == OK)
+        view_done(v, "%s: %d passed, %d with warnings, %d failed, %d skipped", s.model, s.n_pass,
+            s.n_warn, s.n_fail, s.n_skip);
+    buf_release(&socket);
+    return rc;
+}

@@ -1,0 +1,385 @@
+/* tandem setup: the guided set-up on a screen, line by line, as a plan, or without questions. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/str.h"
+#include "setup/step.h"
+#include "tui/cmd_setup_talk.h"
+
+enum { ANSWER_MAX = 600 };
+
+typedef struct running {
+    const cmd_args *a;
+    flow *f;
+    bool is_json, is_batch;
+    setup_plan accepted; /* batch: what --plan named */
+} running;
+
+static flow_options options_of(const cmd_args *a, const flow_talk *talk, const char *program) {
+    return (flow_options){.program = program,
+        .head_root = cmd_value(a, "head-root"),
+        .worker_root = cmd_value(a, "worker-root"),
+        .talk = talk,
+        .stop = cmd_stop_flag()};
+}
+
+/* --- showing --- */
+
+static void put_message(const step_message *m) {
+    setup_put_line("  what: ", m->what);
+    setup_put_line("  why:  ", m->why);
+    setup_put_line("  next: ", m->next);
+}
+
+static void put_rows(const step_view *v) {
+    for (int i = 0; i < v->n_rows; i++) {
+        const step_row *r = &v->rows[i];
+        char label[100];
+        bool is_fine = r->status == CHECK_STATUS_PASS || r->status == CHECK_STATUS_SKIP;
+        snprintf(label, sizeof label, "  %-7s %-24s ", check_status_name(r->status), r->label);
+        setup_put_line(label, r->fact);
+        if (is_fine) continue;
+        setup_put_line("            why:  ", r->reason);
+        setup_put_line("            next: ", r->remedy);
+    }
+}
+
+static void put_plan(const setup_plan *p) {
+    buf text = BUF_INIT;
+    if (plan_print(p, &text) == OK) cmd_put_text(buf_cstr(&text), text.len);
+    buf_release(&text);
+}
+
+static void put_view_json(int i, const char *phase, const step_view *v, step_state s) {
+    buf out = BUF_INIT;
+    json_w w;
+    cmd_begin_json(&w, &out);
+    json_w_kstr(&w, "step", step_info_of(i)->id);
+    json_w_ki64(&w, "number", i);
+    json_w_kstr(&w, "phase", phase);
+    json_w_kstr(&w, "state", step_state_mark(s));
+    json_w_kbool(&w, "done", v->is_done);
+    json_w_kstr(&w, "summary", v->summary);
+    json_w_key(&w, "rows");
+    json_w_array(&w);
+    for (int k = 0; k < v->n_rows; k++) {
+        const step_row *r = &v->rows[k];
+        json_w_object(&w);
+        json_w_kstr(&w, "label", r->label);
+        json_w_kstr(&w, "status", check_status_name(r->status));
+        json_w_kstr(&w, "fact", r->fact);
+        json_w_kstr(&w, "reason", r->reason);
+        json_w_kstr(&w, "remedy", r->remedy);
+        json_w_close(&w);
+    }
+    json_w_close(&w);
+    json_w_key(&w, "plan");
+    plan_json(&v->plan, &w);
+    if (v->message.what[0] != '\0') {
+        json_w_key(&w, "message");
+        json_w_object(&w);
+        json_w_kstr(&w, "what", v->message.what);
+        json_w_kstr(&w, "why", v->message.why);
+        json_w_kstr(&w, "next", v->message.next);
+        json_w_close(&w);
+    }
+    cmd_put_json(&w);
+    cmd_flush();
+    buf_release(&out);
+}
+
+static void show(const running *r, int i, const char *phase, const step_view *v) {
+    step_state s = flow_state(r->f, i);
+    if (r->is_json) {
+        put_view_json(i, phase, v, s);
+        return;
+    }
+    put_rows(v);
+    if (v->summary[0] != '\0') setup_put_line("  ", v->summary);
+    put_message(&v->message);
+    cmd_flush();
+}
+
+/* --- asking --- */
+
+static int ask_field(running *r, const step_field *x, err *e) {
+    char answer[ANSWER_MAX], prompt[ANSWER_MAX + 200], now[ANSWER_MAX];
+    for (int tries = 0; tries < 5; tries++) {
+        err why = ERR_INIT;
+        str_copy(now, sizeof now, flow_answer(r->f, x->key));
+        snprintf(prompt, sizeof prompt, "%s%s%s%s [%s] (? asks why): ", x->label,
+            x->choices != NULL ? " (" : "", x->choices != NULL ? x->choices : "",
+            x->choices != NULL ? ")" : "", now);
+        if (!setup_read_line(prompt, false, answer, sizeof answer))
+            return err_set(e, ERR_CANCELLED, "the input ended; your answers are kept");
+        if (str_eq(answer, "?")) {
+            setup_put_line("  ", x->why);
+            continue;
+        }
+        const char *value = answer[0] != '\0' ? answer : now;
+        if (value[0] == '\0' && x->is_required) {
+            cmd_note("an answer is needed");
+        } else if (flow_answer_set(r->f, x->key, value, &why) == OK) {
+            return OK;
+        } else {
+            cmd_note("%s", why.msg);
+        }
+    }
+    return err_set(e, ERR_ARG, "%s has no usable answer", x->key);
+}
+
+static int ask_fields(running *r, int i, err *e) {
+    int rc = OK;
+    for (const step_field *x = step_info_of(i)->fields; rc == OK && x != NULL && x->key != NULL;
+         x++)
+        rc = ask_field(r, x, e);
+    return rc;
+}
+
+/* --- one step --- */
+
+static int refuse_unknown(const running *r, const step_view *v, err *e) {
+    for (size_t k = 0; k < v->plan.n; k++) {
+        if (!plan_holds(&r->accepted, &v->plan.actions[k]))
+            return err_set(e, ERR_MISMATCH,
+                "the plan did not show this yet: %.200s; look at the rest with: tandem setup "
+                "--dry-run, then give its id to --plan",
+                v->plan.actions[k].what);
+    }
+    return OK;
+}
+
+static int agree(running *r, int i, const step_view *v, err *e) {
+    if (v->plan.n == 0) return OK;
+    if (r->is_batch) return refuse_unknown(r, v, e);
+    cmd_puts("  This will be changed:\n");
+    put_plan(&v->plan);
+    char question[120];
+    snprintf(question, sizeof question, "%s? [yes/no] ", step_info_of(i)->button);
+    if (setup_confirm(question)) return OK;
+    return err_set(e, ERR_CANCELLED, "nothing was changed; tandem setup goes on here");
+}
+
+static bool accepts_warnings(running *r, int i, const step_view *v) {
+    err e = ERR_INIT;
+    bool is_yes = r->is_batch ? str_eq_nocase(flow_answer(r->f, "ACCEPT_WARNINGS"), "yes")
+                              : setup_confirm("There are warnings. Go on with them? [yes/no] ");
+    return is_yes && flow_accept(r->f, i, v, &e) == OK;
+}
+
+/* OK: proven or accepted. */
+static int judge(running *r, int i, const step_view *v, int *code, err *e) {
+    step_state s = flow_state(r->f, i);
+    if (s == STEP_IS_OK || s == STEP_IS_WARNED) return OK;
+    if (v->worst != CHECK_STATUS_FAIL && !v->is_done) {
+        *code = EXIT_REFUSED;
+        return err_set(e, ERR_ARG, "step %d, %s, is not done: %.300s", i, step_info_of(i)->title,
+            v->summary[0] != '\0' ? v->summary : "an answer is missing");
+    }
+    *code = v->worst == CHECK_STATUS_FAIL ? EXIT_REFUSED : EXIT_WARNINGS;
+    if (v->worst != CHECK_STATUS_FAIL && v->is_done && accepts_warnings(r, i, v)) return OK;
+    if (v->worst == CHECK_STATUS_FAIL)
+        return err_set(
+            e, ERR_IO, "step %d, %s: %.400s", i, step_info_of(i)->title, v->message.what);
+    return err_set(e, ERR_IO, "step %d, %s, has warnings that were not accepted%s", i,
+        step_info_of(i)->title, r->is_batch ? " (ACCEPT_WARNINGS=yes accepts them)" : "");
+}
+
+static int run_step(running *r, int i, int *code, err *e) {
+    step_view v;
+    step_view_init(&v);
+    if (!r->is_json) {
+        cmd_printf("Step %d of %d: %s\n", i, STEP_COUNT - 1, step_info_of(i)->title);
+        setup_put_line("  ", step_info_of(i)->about);
+    }
+    int rc = r->is_batch ? OK : ask_fields(r, i, e);
+    bool is_asked = rc == OK;
+    if (rc == OK) rc = flow_inspect(r->f, i, &v, e);
+    if (is_asked) show(r, i, "inspect", &v);
+    bool must_apply = rc == OK && v.worst != CHECK_STATUS_FAIL && v.plan.n > 0;
+    if (must_apply) rc = agree(r, i, &v, e);
+    if (must_apply && rc == OK) {
+        rc = flow_apply(r->f, i, &v, e);
+        show(r, i, "prove", &v);
+    }
+    if (rc == OK) rc = judge(r, i, &v, code, e);
+    if (rc != OK && *code == EXIT_OK)
+        *code = rc == ERR_CANCELLED ? EXIT_ENDED_BY_USER : EXIT_REFUSED;
+    step_view_release(&v);
+    return rc;
+}
+
+static bool is_settled(const flow *f, int i) {
+    step_state s = flow_state(f, i);
+    return s == STEP_IS_OK || s == STEP_IS_WARNED;
+}
+
+static int run_steps(running *r, err *e) {
+    int code = EXIT_OK;
+    for (int i = 0; i < STEP_COUNT; i++) {
+        if (is_settled(r->f, i)) continue;
+        int rc = run_step(r, i, &code, e);
+        if (rc == ERR_NET) return EXIT_NODE_UNREACHABLE;
+        if (rc != OK) return code;
+    }
+    return EXIT_OK;
+}
+
+/* --- the ways to run it --- */
+
+static int load_answers(const cmd_args *a, flow *f, err *e) {
+    const char *path = cmd_value(a, "answers");
+    return path != NULL ? flow_answers_load(f, path, e) : OK;
+}
+
+/* The whole plan without a change; id gets its name. */
+static int make_plan(
+    const cmd_args *a, const char *program, setup_plan *p, char id[PLAN_ID_BYTES], err *e) {
+    flow *f = NULL;
+    const flow_options o = options_of(a, NULL, program);
+    plan_init(p);
+    int rc = flow_look(&o, &f, e);
+    if (rc == OK) rc = load_answers(a, f, e);
+    if (rc == OK) rc = flow_plan_all(f, p, e);
+    plan_id(p, id);
+    flow_free(f);
+    return rc;
+}
+
+static int dry_run(const cmd_args *a, const char *program) {
+    setup_plan p;
+    char id[PLAN_ID_BYTES];
+    err e = ERR_INIT;
+    int rc = make_plan(a, program, &p, id, &e);
+    if (rc == OK && cmd_has(a, "json")) {
+        buf out = BUF_INIT;
+        json_w w;
+        cmd_begin_json(&w, &out);
+        json_w_kstr(&w, "plan_id", id);
+        json_w_key(&w, "plan");
+        plan_json(&p, &w);
+        cmd_put_json(&w);
+        buf_release(&out);
+    } else if (rc == OK) {
+        put_plan(&p);
+        cmd_printf("\nplan %s; nothing was changed. It is carried out with:\n"
+                   "  tandem setup --yes --plan %s\n",
+            id, id);
+    }
+    plan_release(&p);
+    return rc == OK ? cmd_finish(EXIT_OK) : cmd_fail(&e);
+}
+
+static int batch(const cmd_args *a, const char *program) {
+    running r = {.a = a, .is_json = cmd_has(a, "json"), .is_batch = true};
+    char id[PLAN_ID_BYTES];
+    const char *wanted = cmd_value(a, "plan");
+    err e = ERR_INIT;
+    int code = EXIT_INTERNAL;
+    if (wanted == NULL) {
+        err_set(
+            &e, ERR_ARG, "--yes needs --plan ID: tandem setup --dry-run shows the plan and its id");
+        return cmd_fail_usage(&e);
+    }
+    int rc = make_plan(a, program, &r.accepted, id, &e);
+    if (rc == OK && !str_eq(id, wanted)) {
+        rc = err_set(&e, ERR_MISMATCH,
+            "the plan is not the one that was shown: it is %s now, not %.40s; look at it with: "
+            "tandem setup --dry-run",
+            id, wanted);
+    }
+    const flow_options o = options_of(a, setup_talk(r.is_json, false), program);
+    if (rc == OK) rc = flow_new(&o, &r.f, &e);
+    if (rc == OK) rc = load_answers(a, r.f, &e);
+    if (rc == OK) code = run_steps(&r, &e);
+    if (rc != OK) {
+        code = cmd_fail(&e);
+    } else if (code != EXIT_OK) {
+        cmd_note("%s", e.msg);
+    }
+    plan_release(&r.accepted);
+    flow_free(r.f);
+    return cmd_finish(code);
+}
+
+static int line_by_line(const cmd_args *a, const char *program) {
+    running r = {.a = a, .is_json = cmd_has(a, "json")};
+    err e = ERR_INIT;
+    const flow_options o = options_of(a, setup_talk(r.is_json, true), program);
+    int code = EXIT_INTERNAL, rc = flow_new(&o, &r.f, &e);
+    if (rc == OK) rc = load_answers(a, r.f, &e);
+    if (rc == OK && !r.is_json && !flow_is_new(r.f))
+        cmd_printf("Going on at step %d, %s.\n", flow_first_open(r.f),
+            step_info_of(flow_first_open(r.f))->title);
+    if (rc == OK) code = run_steps(&r, &e);
+    if (rc != OK) {
+        code = cmd_fail(&e);
+    } else if (code != EXIT_OK) {
+        cmd_note("%s", e.msg);
+        cmd_note("what is done is kept; tandem setup goes on there");
+    } else if (!r.is_json) {
+        cmd_puts("Everything is set up. Chat with: tandem chat\n");
+    }
+    flow_free(r.f);
+    return cmd_finish(code);
+}
+
+/* Looks at every step that can be looked at and changes nothing. */
+static int check_all(const cmd_args *a, const char *program) {
+    running r = {.a = a, .is_json = cmd_has(a, "json")};
+    err e = ERR_INIT;
+    check_status worst = CHECK_STATUS_PASS;
+    const flow_options o = options_of(a, NULL, program);
+    int rc = flow_look(&o, &r.f, &e);
+    if (rc == OK) rc = load_answers(a, r.f, &e);
+    for (int i = 0; i < STEP_COUNT && rc == OK; i++) {
+        step_view v;
+        err why = ERR_INIT;
+        step_view_init(&v);
+        step_state before = flow_state(r.f, i);
+        if (before == STEP_IS_WAITING) {
+            str_copy(v.summary, sizeof v.summary, flow_state_reason(r.f, i));
+        } else if (flow_inspect(r.f, i, &v, &why) != OK) {
+            v.worst = CHECK_STATUS_FAIL;
+        }
+        worst = check_worse(worst, v.worst);
+        if (!r.is_json)
+            cmd_printf("%s %2d %-13s %s\n", step_state_mark(flow_state(r.f, i)), i,
+                step_info_of(i)->title, v.summary);
+        if (r.is_json) put_view_json(i, "inspect", &v, flow_state(r.f, i));
+        if (!r.is_json) put_message(&v.message);
+        step_view_release(&v);
+    }
+    flow_free(r.f);
+    if (rc != OK) return cmd_fail(&e);
+    return cmd_finish(worst == CHECK_STATUS_FAIL   ? EXIT_REFUSED
+                      : worst == CHECK_STATUS_PASS ? EXIT_OK
+                                                   : EXIT_WARNINGS);
+}
+
+int cmd_setup(const cmd_args *a) {
+    buf program = BUF_INIT;
+    err e = ERR_INIT;
+    if (setup_program(&program, &e) != OK) return cmd_fail(&e);
+    const char *accessible = getenv("ACCESSIBLE");
+    bool is_spoken = accessible != NULL && accessible[0] != '\0' && !str_eq(accessible, "0");
+    bool is_screen = isatty(0) != 0 && isatty(1) != 0 && !cmd_has(a, "plain") && !is_spoken &&
+                     !cmd_has(a, "json");
+    int code;
+    cmd_stop_fd();
+    if (cmd_has(a, "dry-run")) {
+        code = dry_run(a, buf_cstr(&program));
+    } else if (cmd_has(a, "yes") || cmd_has(a, "plan")) {
+        code = batch(a, buf_cstr(&program));
+    } else if (cmd_has(a, "check")) {
+        code = check_all(a, buf_cstr(&program));
+    } else if (is_screen) {
+        code = cmd_setup_screen(a);
+    } else {
+        code = line_by_line(a, buf_cstr(&program));
+    }
+    buf_release(&program);
+    return code;
+}
