@@ -30,7 +30,7 @@ typedef struct node_command {
     const char *const *argv; /* ends with NULL; argv[0] is looked up in PATH and the sbin folders */
     const void *input;
     size_t n_input;
-    int timeout_ms;   /* 0: 20 s */
+    int timeout_ms;   /* 0: 20 s, < 0: none */
     size_t max_out;   /* 0: 1 MiB of each stream */
     remote_sink sink; /* gets data as it comes instead of the buffers, may be NULL */
     void *sink_ctx;

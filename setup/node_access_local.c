@@ -196,7 +196,9 @@ static int move_bytes(const node_command *c, child *k, size_t *sent, remote_resu
 }
 
 static int child_pump(const node_command *c, child *k, remote_result *r, err *e) {
-    uint64_t deadline = clock_mono_ms() + (uint64_t)(c->timeout_ms > 0 ? c->timeout_ms : TOOL_MS);
+    uint64_t deadline = UINT64_MAX;
+    if (c->timeout_ms >= 0)
+        deadline = clock_mono_ms() + (uint64_t)(c->timeout_ms > 0 ? c->timeout_ms : TOOL_MS);
     size_t sent = 0;
     while (k->out[0] >= 0 || k->out[1] >= 0) {
         int rc = move_bytes(c, k, &sent, r, e);

@@ -82,7 +82,7 @@ static int run_script(
         remote_command rcmd = {.line = buf_cstr(&line),
             .input = c->input,
             .n_input = c->n_input,
-            .timeout_ms = c->timeout_ms > 0 ? c->timeout_ms : TOOL_MS,
+            .timeout_ms = c->timeout_ms != 0 ? c->timeout_ms : TOOL_MS,
             .sink = cut_sink,
             .sink_ctx = &k,
             .stop = c->stop};
@@ -98,18 +98,26 @@ static int run_script(
 }
 
 int node_ssh_run(node_access *n, const node_command *c, remote_result *out, err *e) {
-    if (n->root[0] == '\0' || c->argv[0][0] == '/') return run_script(n, RUN, c, out, e);
+    if (n->root[0] == '\0') return run_script(n, RUN, c, out, e);
+    /* A stored tree: its own tools, which find their files by NODE_ROOT, as on this machine. */
     size_t count = 0;
     while (c->argv[count] != NULL)
         count++;
-    const char **argv = mem_dup(c->argv, (count + 1) * sizeof *argv);
-    buf tool = BUF_INIT;
-    int rc = buf_printf(&tool, "%s/tools/%s", n->root, c->argv[0]);
-    argv[0] = buf_cstr(&tool);
+    const char **argv = mem_array(count + 3, sizeof *argv);
+    buf tool = BUF_INIT, root = BUF_INIT;
+    memcpy(argv + 2, c->argv, (count + 1) * sizeof *argv);
+    int rc = buf_printf(&root, "NODE_ROOT=%s", n->root);
+    if (rc == OK && c->argv[0][0] != '/') {
+        rc = buf_printf(&tool, "%s/tools/%s", n->root, c->argv[0]);
+        argv[2] = buf_cstr(&tool);
+    }
+    argv[0] = "/usr/bin/env";
+    argv[1] = buf_cstr(&root);
     node_command full = *c;
     full.argv = argv;
     if (rc == OK) rc = run_script(n, RUN, &full, out, e);
     buf_release(&tool);
+    buf_release(&root);
     mem_free(argv);
     return rc;
 }
