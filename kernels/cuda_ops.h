@@ -34,8 +34,10 @@ typedef struct cuda_device {
     size_t n_slabs, cap_slabs;
     void **kept; /* host memory to free at close */
     size_t n_kept, cap_kept;
-    int64_t *sums;     /* of EXL3 runs of few rows: zero between runs */
-    int32_t *counters; /* likewise */
+    int64_t *sums;                /* of EXL3 runs of few rows: zero between runs */
+    int32_t *counters;            /* likewise */
+    struct cuda_pending *pending; /* operators held back: kernels/prepare */
+    size_t tail_bytes;            /* of the scratch's end, in use by them */
 } cuda_device;
 
 /* The device of a context. */
@@ -54,13 +56,9 @@ void *cuda_slab_take(cuda_device *d, size_t bytes);
 void embed_cuda(kernel_context *k, const embed_args *a);
 void lookup_cuda(kernel_context *k, const lookup_args *a);
 void gather_cuda(kernel_context *k, const gather_args *a);
-void rmsnorm_cuda(kernel_context *k, const rmsnorm_args *a);
 void linear_cuda(kernel_context *k, const linear_args *a);
 void rope_table_cuda(kernel_context *k, const rope_table_args *a);
 void rope_cuda(kernel_context *k, const rope_args *a);
-void mhc_mix_cuda(kernel_context *k, const mhc_mix_args *a);
-void mhc_collapse_cuda(kernel_context *k, const mhc_collapse_args *a);
-void mhc_expand_cuda(kernel_context *k, const mhc_expand_args *a);
 void mhc_mean_cuda(kernel_context *k, const mhc_mean_args *a);
 void kv_pack_cuda(kernel_context *k, const kv_pack_args *a);
 void kv_unpack_cuda(kernel_context *k, const kv_unpack_args *a);

@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "kernels/linear/linear_gpu.h"
+#include "kernels/prepare/prepare.h"
 
 /* ---- memory ---- */
 
@@ -74,6 +75,7 @@ static void cuda_close(kernel_context *k) {
     (void)cudaFree(d->sums);
     (void)cudaFree(d->counters);
     (void)cudaFreeHost(d->staging);
+    mem_free(d->pending);
     mem_free(d);
     k->device = NULL;
     k->stream = NULL;
@@ -103,6 +105,7 @@ static int check_device(cuda_device *d, err *e) {
 
 static int cuda_open(kernel_context *k, err *e) {
     cuda_device *d = (cuda_device *)mem_alloc(sizeof(*d));
+    d->pending = (cuda_pending *)mem_alloc(sizeof(*d->pending));
     k->device = d;
     int rc = check_device(d, e);
     if (rc == OK)
@@ -131,8 +134,13 @@ static void note(kernel_context *k, cudaError_t code, const char *what) {
     if (k->rc == OK) k->rc = cuda_check(&k->error, code, what);
 }
 
-static void cuda_wait(kernel_context *k) {
+static void wait_stream(kernel_context *k) {
     note(k, cudaStreamSynchronize(cuda_of(k)->stream), "waiting for the GPU");
+}
+
+static void cuda_wait(kernel_context *k) {
+    cuda_settle(k);
+    wait_stream(k);
 }
 
 static bool is_device_memory(const void *p) {
@@ -149,7 +157,7 @@ static void copy_from_host(kernel_context *k, char *to, const char *from, size_t
     cuda_device *d = cuda_of(k);
     while (bytes > 0 && k->rc == OK) {
         if (d->staging_at == CUDA_STAGING_BYTES) {
-            cuda_wait(k);
+            wait_stream(k);
             d->staging_at = 0;
         }
         const size_t room = CUDA_STAGING_BYTES - d->staging_at, n = bytes < room ? bytes : room;
@@ -165,6 +173,7 @@ static void copy_from_host(kernel_context *k, char *to, const char *from, size_t
 }
 
 static void cuda_copy(kernel_context *k, void *to, const void *from, size_t bytes) {
+    cuda_settle(k);
     if (k->rc != OK || bytes == 0) return;
     if (!is_device_memory(from)) {
         copy_from_host(k, (char *)to, (const char *)from, bytes);
@@ -175,12 +184,13 @@ static void cuda_copy(kernel_context *k, void *to, const void *from, size_t byte
 
 static void cuda_fetch(kernel_context *k, void *to, const void *from, size_t bytes) {
     cuda_copy(k, to, from, bytes);
-    if (k->rc == OK) cuda_wait(k);
+    if (k->rc == OK) wait_stream(k);
 }
 
 /* ---- graphs ---- */
 
 static void cuda_graph_begin(kernel_context *k) {
+    cuda_settle(k);
     if (k->rc == OK)
         note(k, cudaStreamBeginCapture(cuda_of(k)->stream, cudaStreamCaptureModeThreadLocal),
             "recording a step");
@@ -189,6 +199,7 @@ static void cuda_graph_begin(kernel_context *k) {
 static void *cuda_graph_end(kernel_context *k) {
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
+    cuda_settle(k);
     /* The recording is ended even after an error: the stream is unusable until then. */
     const cudaError_t ended = cudaStreamEndCapture(cuda_of(k)->stream, &graph);
     note(k, ended, "recording a step");
@@ -199,6 +210,7 @@ static void *cuda_graph_end(kernel_context *k) {
 }
 
 static void cuda_graph_run(kernel_context *k, void *graph) {
+    cuda_settle(k);
     if (k->rc == OK)
         note(k, cudaGraphLaunch((cudaGraphExec_t)graph, cuda_of(k)->stream), "step graph");
 }
@@ -209,6 +221,39 @@ static void cuda_graph_free(void *graph) {
 
 static size_t cuda_scratch_bytes(const kernel_limits *l) {
     return linear_cuda_scratch_bytes(l->n_jobs, l->n_rows, l->max_in, l->max_out);
+}
+
+/* ---- operators before which nothing may be held back ---- */
+
+#define SETTLED(name)                                                                              \
+    static void settled_##name(kernel_context *k, const name##_args *a) {                          \
+        cuda_settle(k);                                                                            \
+        name##_cuda(k, a);                                                                         \
+    }
+#define EACH_SETTLED(X)                                                                            \
+    X(embed)                                                                                       \
+    X(lookup)                                                                                      \
+    X(rope_table)                                                                                  \
+    X(mhc_mean)                                                                                    \
+    X(kv_unpack)                                                                                   \
+    X(kv_page_write)                                                                               \
+    X(indexer) X(router) X(moe) X(engram_decode) X(engram_gate) X(finite) X(argmax) X(add) X(join)
+EACH_SETTLED(SETTLED)
+static void settled_gather(kernel_context *k, const gather_args *a) {
+    cuda_settle(k);
+    gather_cuda(k, a);
+}
+static void settled_compress_pair(kernel_context *k, const compress_args *a) {
+    cuda_settle(k);
+    compress_pair_cuda(k, a);
+}
+static void settled_compress_tail(kernel_context *k, const compress_args *a) {
+    cuda_settle(k);
+    compress_tail_write_cuda(k, a);
+}
+static void settled_round(kernel_context *k, float *x, size_t n) {
+    cuda_settle(k);
+    round_cuda(k, x, n);
 }
 
 static kernels make_table() {
@@ -226,39 +271,26 @@ static kernels make_table() {
     t.graph_end = cuda_graph_end;
     t.graph_run = cuda_graph_run;
     t.graph_free = cuda_graph_free;
-    t.round = round_cuda;
+    t.round = settled_round;
     t.packed_new = linear_cuda_packed_new;
     t.packed_free = linear_cuda_packed_free;
     t.expert_table = moe_cuda_table_new;
     t.moe_work_bytes = moe_cuda_work_bytes;
     t.scratch_bytes = cuda_scratch_bytes;
-    t.embed = embed_cuda;
-    t.lookup = lookup_cuda;
-    t.gather = gather_cuda;
-    t.rmsnorm = rmsnorm_cuda;
+#define USE(name) t.name = settled_##name;
+    EACH_SETTLED(USE)
+    t.gather = settled_gather;
+    t.compress_pair = settled_compress_pair;
+    t.compress_tail_write = settled_compress_tail;
     t.linear = linear_cuda;
-    t.rope_table = rope_table_cuda;
-    t.rope = rope_cuda;
-    t.mhc_mix = mhc_mix_cuda;
-    t.mhc_collapse = mhc_collapse_cuda;
-    t.mhc_expand = mhc_expand_cuda;
-    t.mhc_mean = mhc_mean_cuda;
-    t.kv_pack = kv_pack_cuda;
-    t.kv_unpack = kv_unpack_cuda;
-    t.kv_ring_write = kv_ring_write_cuda;
-    t.kv_page_write = kv_page_write_cuda;
-    t.compress_pair = compress_pair_cuda;
-    t.compress_tail_write = compress_tail_write_cuda;
-    t.indexer = indexer_cuda;
     t.attn = attn_cuda;
-    t.router = router_cuda;
-    t.moe = moe_cuda;
-    t.engram_decode = engram_decode_cuda;
-    t.engram_gate = engram_gate_cuda;
-    t.finite = finite_cuda;
-    t.argmax = argmax_cuda;
-    t.add = add_cuda;
-    t.join = join_cuda;
+    t.rmsnorm = rmsnorm_pending;
+    t.rope = rope_pending;
+    t.mhc_mix = mhc_mix_pending;
+    t.mhc_collapse = mhc_collapse_pending;
+    t.mhc_expand = mhc_expand_pending;
+    t.kv_pack = kv_pack_pending;
+    t.kv_ring_write = kv_ring_write_pending;
     return t;
 }
 

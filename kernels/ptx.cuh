@@ -57,6 +57,10 @@ __device__ __forceinline__ uint64_t ptx_policy_once() {
     return policy;
 }
 
+/* Asks for the line at p to be brought into the L2 cache. */
+__device__ __forceinline__ void ptx_prefetch_l2(const void *p) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
 __device__ __forceinline__ void ptx_fence_device() {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }

@@ -1,4 +1,5 @@
 #include "kernels/attn/attn_mma_kernel.cuh"
+#include "kernels/prepare/prepare.h"
 
 enum { ATTN_MAX_D = 512, ATTN_MANY_HEADS = 4, ATTN_MAX_BLOCK_ROWS = 16 };
 
@@ -31,31 +32,42 @@ template <class KERNEL> static bool allow_shared(kernel_context *k, KERNEL kerne
     return k->rc == OK;
 }
 
+static size_t few_rows_bytes(const attn_mma_params *p) {
+    const size_t units = (size_t)p->a.batch.n * (size_t)p->n_groups;
+    return units * ATTN_GROUP * sizeof(float) * ((size_t)p->cap + 1 + (size_t)p->n_tiles * ATTN_D) +
+           (size_t)p->a.batch.n * sizeof(int32_t) + 256;
+}
+
+/* Scores and sums of tiles; adding these is held back for the launch behind. */
 static void run_few_rows(kernel_context *k, attn_mma_params *p, size_t shared) {
     const unsigned n = (unsigned)p->a.batch.n, groups = (unsigned)p->n_groups;
     const dim3 grid((unsigned)p->n_tiles, groups, n);
-    const size_t units = (size_t)n * groups;
-    char *at = (char *)k->scratch;
+    const size_t units = (size_t)n * groups,
+                 tables = sizeof(attn_mma_shared) + (size_t)p->cap * sizeof(uint8_t *);
+    char *at = (char *)cuda_tail_take(k, few_rows_bytes(p));
+    p->sums = (float *)at;
+    at += units * ATTN_GROUP * (size_t)p->n_tiles * ATTN_D * sizeof(float);
     p->scores = (float *)at;
     at += units * ATTN_GROUP * (size_t)p->cap * sizeof(float);
-    float *den = (float *)at;
+    p->den = (float *)at;
     at += units * ATTN_GROUP * sizeof(float);
-    p->sums = (float *)at;
-    const size_t tables = sizeof(attn_mma_shared) + (size_t)p->cap * sizeof(uint8_t *);
+    p->n_used_tiles = (int32_t *)at;
     if (!allow_shared(k, attn_mma_score_kernel, tables) ||
         !allow_shared(k, attn_mma_value_kernel, shared))
         return;
     CUDA_RUN(k, "attention scores", attn_mma_score_kernel, grid, ATTN_THREADS, tables, *p);
     if (k->rc != OK) return;
-    CUDA_RUN(k, "attention values", attn_mma_value_kernel, grid, ATTN_THREADS, shared, *p, den);
+    CUDA_RUN(k, "attention values", attn_mma_value_kernel, grid, ATTN_THREADS, shared, *p);
     if (k->rc != OK) return;
-    CUDA_RUN(
-        k, "attention sum", attn_mma_sum_kernel, dim3((unsigned)p->a.n_heads, n), 128, 0, *p, den);
-}
-
-static size_t few_rows_bytes(const attn_mma_params *p) {
-    const size_t units = (size_t)p->a.batch.n * (size_t)p->n_groups;
-    return units * ATTN_GROUP * sizeof(float) * ((size_t)p->cap + 1 + (size_t)p->n_tiles * ATTN_D);
+    cuda_pending *w = cuda_of(k)->pending;
+    w->has_attn = true;
+    w->attn = prepare_task{};
+    w->attn.kind = PREPARE_ATTN;
+    w->attn.n_rows = p->a.batch.n;
+    w->attn.n = p->a.n_heads * ATTN_D;
+    w->attn.y = p->a.o;
+    w->attn.y_stride = w->attn.n;
+    w->tasks.attn = attn_parts{p->sums, p->den, p->n_used_tiles, p->n_groups, p->n_tiles};
 }
 
 static attn_mma_params mma_params(const kernel_context *k, const attn_args *a) {
@@ -77,16 +89,30 @@ static bool is_real_size(kernel_context *k, const attn_args *a) {
            attn_mma_shared_bytes(p.cap) <= (size_t)cuda_of(k)->shared_bytes;
 }
 
-static void run_real_size(kernel_context *k, const attn_args *a) {
+static void run_real_size(kernel_context *k, const attn_args *a, const rope_args *rope) {
     attn_mma_params p = mma_params(k, a);
     const size_t shared = attn_mma_shared_bytes(p.cap);
-    if (a->batch.n * p.n_groups < cuda_of(k)->n_sms && few_rows_bytes(&p) <= k->scratch_bytes) {
+    if (rope != NULL) p.rope = rope->table, p.d_rope = rope->d_rope;
+    if (a->batch.n * p.n_groups < cuda_of(k)->n_sms &&
+        few_rows_bytes(&p) + 512 <= cuda_scratch_left(k)) {
         run_few_rows(k, &p, shared);
         return;
     }
     if (!allow_shared(k, attn_mma_kernel, shared)) return;
     CUDA_RUN(k, "attention", attn_mma_kernel, dim3((unsigned)a->batch.n, (unsigned)p.n_groups),
         ATTN_THREADS, shared, p);
+}
+
+/* The rotation of the queries, when it is held back and rows can be read four values at a time. */
+static bool take_rope(kernel_context *k, const attn_args *a, rope_args *out) {
+    cuda_pending *w = cuda_of(k)->pending;
+    if (!w->has_rope || w->rope.x != a->q || w->rope.n_rows != a->batch.n ||
+        w->rope.n_heads != a->n_heads || w->rope.d_head != ATTN_D || w->rope.d_rope % 4 != 0 ||
+        w->rope.x_stride != (size_t)a->n_heads * ATTN_D)
+        return false;
+    *out = w->rope;
+    w->has_rope = false;
+    return true;
 }
 
 void attn_cuda(kernel_context *k, const attn_args *a) {
@@ -96,9 +122,14 @@ void attn_cuda(kernel_context *k, const attn_args *a) {
         return;
     }
     if (is_real_size(k, a)) {
-        run_real_size(k, a);
+        rope_args rope;
+        const bool has_rope = take_rope(k, a, &rope);
+        cuda_settle(k);
+        if (k->rc == OK) run_real_size(k, a, has_rope ? &rope : NULL);
         return;
     }
+    cuda_settle(k);
+    if (k->rc != OK) return;
     /* Few rows: a block a head fills the device; many: heads share the decoding of a row. */
     const bool is_many = a->n_heads % ATTN_MANY_HEADS == 0 &&
                          a->batch.n * a->n_heads / ATTN_MANY_HEADS >= 2 * cuda_of(k)->n_sms;

@@ -9,8 +9,9 @@
  *   values   the same tiles again; a warp owns 64 of the 512 values; tile sums are added in order
  *
  * Many rows: one block does all tiles of a row and group. Few: a block a tile, in two launches with
- * scores and tile sums in global memory, and a third that adds them: the same operations in the
- * same order, so a row has the same bits either way. 170 KB of shared memory; decode of the rows
+ * scores and tile sums in global memory; the launch behind adds them (prepare_kernel.cuh): the same
+ * operations in the same order, so a row has the same bits either way. Queries may be rotated as they
+ * are read. 170 KB of shared memory; decode of the rows
  * and MMA take about the same time. */
 #ifndef TANDEM_KERNELS_ATTN_ATTN_MMA_KERNEL_CUH
 #define TANDEM_KERNELS_ATTN_ATTN_MMA_KERNEL_CUH
@@ -28,9 +29,13 @@ constexpr int ATTN_THREADS = ATTN_WARPS * 32;
 
 struct attn_mma_params {
     attn_args a;
-    int cap;       /* rows a list may have, a multiple of the tile */
-    float *scores; /* few rows: [row][group][16][cap] */
-    float *sums;   /* few rows: [row][group][tile][16][512] */
+    int cap;               /* rows a list may have, a multiple of the tile */
+    float *scores;         /* few rows: [row][group][16][cap] */
+    float *sums;           /* few rows: [row][group][tile][16][512] */
+    float *den;            /* few rows: [row][group][16] */
+    int32_t *n_used_tiles; /* few rows: [row] */
+    const float *rope;     /* table for the queries, or NULL */
+    int d_rope;
     int n_groups, n_tiles;
     bool is_bf16;
 };
@@ -103,19 +108,31 @@ __device__ __forceinline__ void attn_load_tile(
     }
 }
 
+/* Four values of a query, rotated by the operations of rope_kernel. */
+__device__ __forceinline__ float4 attn_rotated(
+    const attn_mma_params &p, int row, int in_head, float4 u) {
+    if (p.rope == nullptr || in_head < ATTN_D - p.d_rope) return u;
+    const float4 c =
+        *(const float4 *)(p.rope + (size_t)row * p.d_rope + in_head - (ATTN_D - p.d_rope));
+    const bool b = p.is_bf16;
+    return make_float4(bf16_near_if(b, u.x * c.x - u.y * c.y),
+        bf16_near_if(b, u.x * c.y + u.y * c.x), bf16_near_if(b, u.z * c.z - u.w * c.w),
+        bf16_near_if(b, u.z * c.w + u.w * c.z));
+}
+
 __device__ __forceinline__ void attn_load_queries(
-    attn_mma_shared &sh, const attn_args &a, int row, int head0) {
-    const float *q = a.q + ((size_t)row * a.n_heads + head0) * ATTN_D;
+    attn_mma_shared &sh, const attn_mma_params &p, int row, int head0) {
+    const float *q = p.a.q + ((size_t)row * p.a.n_heads + head0) * ATTN_D;
     for (int i = threadIdx.x * 4; i < ATTN_GROUP * ATTN_D; i += ATTN_THREADS * 4) {
-        const float4 u = *(const float4 *)(q + i);
+        const float4 u = attn_rotated(p, row, i % ATTN_D, *(const float4 *)(q + i));
         const float v[4] = {u.x, u.y, u.z, u.w};
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-            __nv_bfloat16 p[ATTN_PLANES];
-            attn_planes(v[c], p);
+            __nv_bfloat16 planes[ATTN_PLANES];
+            attn_planes(v[c], planes);
 #pragma unroll
             for (int k = 0; k < ATTN_PLANES; k++)
-                sh.q[k][i / ATTN_D][i % ATTN_D + c] = p[k];
+                sh.q[k][i / ATTN_D][i % ATTN_D + c] = planes[k];
         }
     }
 }
@@ -236,7 +253,7 @@ __global__ void __launch_bounds__(ATTN_THREADS)
     const int row = blockIdx.x, head0 = blockIdx.y * ATTN_GROUP;
     const attn_list l = attn_list_of(a, row);
     attn_load_list(a, l, rows, 0, p.cap);
-    attn_load_queries(sh, a, row, head0);
+    attn_load_queries(sh, p, row, head0);
     __syncthreads();
     for (int first = 0; first < l.n_all; first += ATTN_TILE) {
         float s[4];
@@ -282,7 +299,7 @@ __global__ void __launch_bounds__(ATTN_THREADS)
     const attn_list l = attn_list_of(a, row);
     if (first >= l.n_all) return;
     attn_load_list(a, l, rows, first, first + ATTN_TILE);
-    attn_load_queries(sh, a, row, blockIdx.y * ATTN_GROUP);
+    attn_load_queries(sh, p, row, blockIdx.y * ATTN_GROUP);
     __syncthreads();
     float s[4];
     attn_load_tile(sh, l, rows, first);
@@ -292,10 +309,10 @@ __global__ void __launch_bounds__(ATTN_THREADS)
     attn_put_scores(s, a.scale, scores, p.cap, first);
 }
 
-/* Second: weights and the sums of a tile; the first tile also keeps the denominators, in the place
- * of the scores' last entries. */
+/* Second: weights and the sums of a tile; the first tile also keeps the denominators and how many
+ * tiles there are. */
 __global__ void __launch_bounds__(ATTN_THREADS)
-    attn_mma_value_kernel(const __grid_constant__ attn_mma_params p, float *den) {
+    attn_mma_value_kernel(const __grid_constant__ attn_mma_params p) {
     kernel_begin();
     extern __shared__ __align__(16) unsigned char raw[];
     attn_mma_shared &sh = *(attn_mma_shared *)raw;
@@ -330,28 +347,9 @@ __global__ void __launch_bounds__(ATTN_THREADS)
             sums[(size_t)h * ATTN_D + at] = c[n][i];
         }
     if (first == 0 && threadIdx.x < ATTN_GROUP)
-        den[unit * ATTN_GROUP + threadIdx.x] = sh.den[threadIdx.x];
-}
-
-/* Third: tiles added in order. Grid: heads, rows. */
-__global__ void __launch_bounds__(128)
-    attn_mma_sum_kernel(const __grid_constant__ attn_mma_params p, const float *den) {
-    kernel_begin();
-    const attn_args &a = p.a;
-    const int head = blockIdx.x, row = blockIdx.y, h = head % ATTN_GROUP;
-    const size_t unit = (size_t)row * p.n_groups + head / ATTN_GROUP;
-    const attn_list l = attn_list_of(a, row);
-    const int n_tiles = (l.n_all + ATTN_TILE - 1) / ATTN_TILE;
-    const float *sums = p.sums + (unit * p.n_tiles * ATTN_GROUP + h) * ATTN_D + threadIdx.x * 4;
-    float4 v = *(const float4 *)sums;
-    for (int t = 1; t < n_tiles; t++) {
-        const float4 c = *(const float4 *)(sums + (size_t)t * ATTN_GROUP * ATTN_D);
-        v = make_float4(v.x + c.x, v.y + c.y, v.z + c.z, v.w + c.w);
-    }
-    const float d = den[unit * ATTN_GROUP + h];
-    v = make_float4(bf16_near_if(p.is_bf16, v.x / d), bf16_near_if(p.is_bf16, v.y / d),
-        bf16_near_if(p.is_bf16, v.z / d), bf16_near_if(p.is_bf16, v.w / d));
-    *(float4 *)(a.o + ((size_t)row * a.n_heads + head) * ATTN_D + threadIdx.x * 4) = v;
+        p.den[unit * ATTN_GROUP + threadIdx.x] = sh.den[threadIdx.x];
+    if (first == 0 && blockIdx.y == 0 && threadIdx.x == 0)
+        p.n_used_tiles[row] = (l.n_all + ATTN_TILE - 1) / ATTN_TILE;
 }
 
 #endif

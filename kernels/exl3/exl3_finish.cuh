@@ -69,7 +69,7 @@ __device__ __forceinline__ void exl3_finish_dense(
     const int at = block * 128 + (threadIdx.x & 31) * 4;
     float4 bias = make_float4(0.f, 0.f, 0.f, 0.f);
     if (job.matrix.bias != nullptr) bias = exl3_half4(job.matrix.bias + at);
-#pragma unroll 2
+#pragma unroll 4
     for (int r = 0; r < job.n_rows; r++) {
         float4 y = exl3_row_of(p, job, block, r);
         if (job.matrix.bias != nullptr)
@@ -86,7 +86,7 @@ __device__ __forceinline__ void exl3_quantize_hidden(
         const int pair = down.first_pair + r;
         const exl3_row_range range(__ldcg(p.row_max + pair));
         int sum = 0;
-#pragma unroll 4
+#pragma unroll 10
         for (int at = lane * 4; at < n; at += 128) {
             float4 h = __ldcg((const float4 *)(p.hidden + (size_t)pair * n + at));
             sum += exl3_put_operand(down.operand, down.row_cap, r, at, h, range.inv);

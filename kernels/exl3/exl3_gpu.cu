@@ -57,6 +57,10 @@ int exl3_gpu_rotate_run(const exl3_gpu_rotate_args *a, cudaStream_t stream, err 
         EXL3_ROTATE_WARPS * 32, 0, p, stream, e);
 }
 
+/* One SM in so many is left to the kernel behind a dense run, a small one: it is set up and has read
+ * its weights when the sums are there. */
+enum { EXL3_SPARE_ONE_IN = 32 };
+
 /* Ring and local sums that fit, and the launch. */
 template <int EPILOGUE>
 static int exl3_rows_launch(
@@ -84,8 +88,9 @@ static int exl3_rows_launch(
             exl3_rows_kernel<EPILOGUE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
         "exl3 rows");
     if (rc != OK) return rc;
-    return exl3_launch(exl3_rows_kernel<EPILOGUE>, dim3((unsigned)d.n_sms), EXL3_WARPS * 32,
-        (size_t)bytes, p, stream, e);
+    const int n_spare = EPILOGUE == EXL3_DENSE ? d.n_sms / EXL3_SPARE_ONE_IN : 0;
+    return exl3_launch(exl3_rows_kernel<EPILOGUE>, dim3((unsigned)(d.n_sms - n_spare)),
+        EXL3_WARPS * 32, (size_t)bytes, p, stream, e);
 }
 
 static int exl3_rows_check(int max_rows, int max_stage_bytes, err *e) {
@@ -130,6 +135,7 @@ int exl3_gpu_experts_run(const exl3_gpu_experts_args *a, cudaStream_t stream, er
     p.n_choices = a->n_choices;
     p.limit = a->limit;
     p.is_bf16 = a->is_bf16;
+    p.has_early_list = a->has_early_list;
     rc = exl3_rows_launch<EXL3_GATE_UP>(p, a->max_rows, a->max_stage_bytes, stream, e);
     if (rc != OK) return rc;
     p.list = a->down;

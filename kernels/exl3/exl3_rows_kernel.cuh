@@ -301,6 +301,19 @@ struct exl3_strips {
     }
 };
 
+/* What finishing the blocks of this CTA will need, on its way to the L2 cache. */
+template <int EPILOGUE>
+__device__ __forceinline__ void exl3_prefetch_ends(
+    const exl3_rows_params &p, const exl3_gpu_job *jobs, const exl3_strips &strips) {
+    for (int i = threadIdx.x; i < strips.n; i += EXL3_WARPS * 32) {
+        const int2 at = strips.at(jobs, i);
+        ptx_prefetch_l2(jobs[at.x].matrix.svh + at.y * 64);
+        if constexpr (EPILOGUE == EXL3_GATE_UP) {
+            if ((at.x & 1) == 0) ptx_prefetch_l2(p.down->jobs[at.x >> 1].matrix.suh + at.y * 64);
+        }
+    }
+}
+
 /* Adds what the CTA summed in shared memory to the sums of all, one warp a strip, and finishes complete blocks. */
 template <int EPILOGUE>
 __device__ __forceinline__ void exl3_add_local(const exl3_rows_params &p, const exl3_gpu_job *jobs,
@@ -365,6 +378,7 @@ __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
         for (int i = 0; i < min(n_mine, p.n_stages); i++)
             feed.fetch_words(ring.slots + i * ring.slot_bytes, ring.barriers + 8 * i, policy);
     const exl3_strips strips(jobs, cta, job0, job1);
+    exl3_prefetch_ends<EPILOGUE>(p, jobs, strips);
     int *local = strips.n <= p.max_local ? (int *)(shared + EXL3_WARPS * p.n_stages * p.slot_bytes)
                                          : nullptr;
     if (local != nullptr) {

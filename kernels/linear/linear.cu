@@ -1,4 +1,5 @@
 #include "kernels/linear/linear_kernel.cuh"
+#include "kernels/prepare/prepare.h"
 
 /* What linear_weight.packed points to. */
 typedef struct packed_matrix {
@@ -120,34 +121,43 @@ static void run_plain(kernel_context *k, const linear_args *a) {
     }
 }
 
-/* ---- EXL3 ---- */
+/* ---- where rows come from ---- */
 
-/* Jobs of one launch under construction, and the scratch they use. */
-typedef struct packed_run {
-    exl3_gpu_own_list list;
-    size_t scratch_at, n_sums, n_counters;
-    int max_rows, max_out, max_k2, max_stage_bytes;
-} packed_run;
+/* What was held back when a run began. Rows that the run's matrices read are made with their
+ * integer operands in one launch. */
+typedef struct row_sources {
+    prepare_args held;
+    int taker[PREPARE_MAX_TASKS]; /* first job that reads a held task's rows, or NOBODY */
+    prepare_task attn;
+    bool has_attn;
+} row_sources;
 
-static void packed_launch(kernel_context *k, packed_run *r, bool is_few) {
-    cuda_device *d = cuda_of(k);
-    if (k->rc != OK || r->list.n_jobs == 0) return;
-    if (is_few) {
-        const exl3_gpu_rotate_args rotate = {NULL, &r->list, r->list.n_jobs, r->max_rows};
-        const exl3_gpu_rows_args rows = {
-            NULL, &r->list, {d->sums, d->counters}, r->max_rows, r->max_stage_bytes, 0};
-        k->rc = exl3_gpu_rotate_run(&rotate, d->stream, &k->error);
-        if (k->rc == OK) k->rc = exl3_gpu_rows_run(&rows, d->stream, &k->error);
-    } else {
-        exl3_gpu_gemm_args g = {};
-        g.own = &r->list;
-        g.max_tiles = row_tiles(r->max_rows);
-        g.max_out = r->max_out;
-        g.max_k2 = r->max_k2;
-        k->rc = exl3_gpu_gemm_rotate_run(&g, d->stream, &k->error);
-        if (k->rc == OK) k->rc = exl3_gpu_gemm_run(&g, d->stream, &k->error);
-    }
-    *r = packed_run{};
+enum { NOBODY = -1 };
+
+static bool is_in_place(const prepare_task *t) {
+    return t->x == t->y;
+}
+
+static bool feeds(const prepare_task *t, const linear_job *j) {
+    return t->kind == PREPARE_ROWS && t->y == j->x && t->y_stride == (int64_t)j->x_stride &&
+           t->n == j->weight->n_in && t->n_rows == j->n_rows && j->x_rows == NULL;
+}
+
+static bool attn_feeds(const prepare_task *t, const linear_job *j) {
+    return j->x_rows == NULL && t->y_stride == (int64_t)j->x_stride && t->n_rows == j->n_rows &&
+           j->x >= t->y && j->x + j->weight->n_in <= t->y + t->n &&
+           (t->rope == NULL || (j->x - t->y) % t->d_head == 0);
+}
+
+static bool lies_in(const float *x, const prepare_task *t) {
+    return t->y != NULL && x >= t->y && x < t->y + (size_t)t->n_rows * (size_t)t->y_stride;
+}
+
+enum { LINEAR_FEW_ROWS = 32 }; /* rows up to which a matrix is read again for every 8 of them */
+
+static int ranges_of(const linear_job *j) {
+    return j->n_rows > LINEAR_FEW_ROWS ? 1
+                                       : (j->n_rows + EXL3_GPU_MAX_ROWS - 1) / EXL3_GPU_MAX_ROWS;
 }
 
 static int row_cap(int n_rows, bool is_few) {
@@ -159,17 +169,157 @@ static size_t packed_bytes(int in, int cap) {
     return ((size_t)in * (size_t)cap * 2 + (size_t)cap * sizeof(exl3_gpu_scale) + 511) / 256 * 256;
 }
 
+/* Whether the rows of j can be made from what is held: from one task, or from none of them. */
+static bool can_feed(const cuda_pending *w, const linear_args *a, int i) {
+    const linear_job *j = &a->jobs[i];
+    if (w->has_attn && lies_in(j->x, &w->attn)) return attn_feeds(&w->attn, j);
+    for (int t = 0; t < w->tasks.n_tasks; t++) {
+        const prepare_task *task = &w->tasks.tasks[t];
+        if (!lies_in(j->x, task)) continue;
+        /* Rows made in place are read by one block only, for neighbouring jobs. */
+        const bool is_shared = i > 0 && a->jobs[i - 1].x == j->x;
+        return feeds(task, j) && (!is_in_place(task) || !is_shared || ranges_of(j) == 1);
+    }
+    return true;
+}
+
+/* Whether one launch can make everything that is held and all operands of a run. */
+static bool can_fuse(kernel_context *k, const linear_args *a) {
+    const cuda_pending *w = cuda_of(k)->pending;
+    int n = 0, covered = 0;
+    size_t bytes = 0;
+    if (w->has_expand || w->has_mix || w->has_rope) return false;
+    for (int i = 0; i < a->n_jobs; i++) {
+        const linear_job *j = &a->jobs[i];
+        if (j->n_rows == 0) continue;
+        const bool is_few = j->n_rows <= LINEAR_FEW_ROWS;
+        if (j->weight->form != MATRIX_EXL3 || is_few != (a->jobs[0].n_rows <= LINEAR_FEW_ROWS) ||
+            j->x_stride % 4 != 0 || !can_feed(w, a, i))
+            return false;
+        n += ranges_of(j);
+        bytes += (size_t)ranges_of(j) * packed_bytes(j->weight->n_in, row_cap(j->n_rows, false));
+        if (w->has_attn && lies_in(j->x, &w->attn)) covered += j->weight->n_in;
+    }
+    return n > 0 && n <= EXL3_GPU_OWN_JOBS && n + w->tasks.n_tasks <= PREPARE_MAX_TASKS &&
+           bytes <= cuda_scratch_left(k) && (!w->has_attn || covered == w->attn.n);
+}
+
+/* The held task that makes the rows of j, or NOBODY. */
+static int held_of(const row_sources *s, const linear_job *j) {
+    for (int i = 0; i < s->held.n_tasks; i++) {
+        if (feeds(&s->held.tasks[i], j)) return i;
+    }
+    return NOBODY;
+}
+
+/* What makes the rows of job i: a held task, the sums of attention, or a plain read. */
+static prepare_task task_for(row_sources *s, const linear_job *j, int i_job) {
+    prepare_task t = {};
+    const int held = held_of(s, j);
+    if (held != NOBODY) {
+        t = s->held.tasks[held];
+        if (s->taker[held] == NOBODY) s->taker[held] = i_job;
+        if (s->taker[held] != i_job) t.y = NULL, t.packed = NULL;
+        return t;
+    }
+    if (s->has_attn && attn_feeds(&s->attn, j)) {
+        t = s->attn;
+        t.first_value = (int32_t)(j->x - s->attn.y);
+        t.y += t.first_value;
+        t.n = j->weight->n_in;
+        return t;
+    }
+    t.kind = PREPARE_ROWS;
+    t.x = j->x;
+    t.x_stride = (int64_t)j->x_stride;
+    t.x_rows = j->x_rows;
+    t.n = j->weight->n_in;
+    t.is_wide = ((uintptr_t)j->x & 15) == 0 && j->x_stride % 4 == 0;
+    return t;
+}
+
+/* ---- EXL3 ---- */
+
+/* Jobs of one launch under construction, and the scratch they use. */
+typedef struct packed_run {
+    exl3_gpu_own_list list;
+    size_t scratch_at, scratch_bytes, n_sums, n_counters;
+    int max_rows, max_out, max_k2, max_stage_bytes;
+    row_sources *sources;
+    prepare_args rows;
+} packed_run;
+
+static void packed_run_begin(packed_run *r, row_sources *s, size_t scratch_bytes) {
+    *r = packed_run{};
+    r->sources = s;
+    r->scratch_bytes = scratch_bytes;
+    r->rows = s->held;
+    r->rows.n_tasks = 0;
+}
+
+/* Rows [range[0], range[1]) of job i become the operand of o. */
+static void add_rows(packed_run *r, const linear_args *a, int i, const int range[2], bool is_few) {
+    prepare_args *p = &r->rows;
+    const exl3_gpu_job *o = &r->list.jobs[r->list.n_jobs - 1];
+    const int held = held_of(r->sources, &a->jobs[i]);
+    p->operands[p->n_operands++] =
+        prepare_operand{o->matrix.suh, o->operand, o->scale, o->row_cap, !is_few};
+    if (held != NOBODY && is_in_place(&r->sources->held.tasks[held]) &&
+        r->sources->taker[held] != NOBODY && r->sources->taker[held] != i) {
+        p->tasks[p->n_tasks - 1].n_operands++; /* can_fuse: the job before it */
+        return;
+    }
+    prepare_task t = task_for(r->sources, &a->jobs[i], i);
+    t.first_row = range[0];
+    t.n_rows = range[1] - range[0];
+    t.first_operand = p->n_operands - 1;
+    t.n_operands = 1;
+    p->tasks[p->n_tasks++] = t;
+}
+
+/* What is held and no job reads goes along. */
+static void add_held(packed_run *r) {
+    row_sources *s = r->sources;
+    for (int i = 0; i < s->held.n_tasks; i++) {
+        if (s->taker[i] == NOBODY) r->rows.tasks[r->rows.n_tasks++] = s->held.tasks[i];
+    }
+    s->held.n_tasks = 0;
+    s->has_attn = false;
+}
+
+static void packed_launch(kernel_context *k, packed_run *r, bool is_few) {
+    cuda_device *d = cuda_of(k);
+    if (k->rc != OK || r->list.n_jobs == 0) return;
+    add_held(r);
+    prepare_run(k, &r->rows);
+    if (k->rc == OK && is_few) {
+        const exl3_gpu_rows_args rows = {
+            NULL, &r->list, {d->sums, d->counters}, r->max_rows, r->max_stage_bytes, 1};
+        k->rc = exl3_gpu_rows_run(&rows, d->stream, &k->error);
+    } else if (k->rc == OK) {
+        exl3_gpu_gemm_args g = {};
+        g.own = &r->list;
+        g.max_tiles = row_tiles(r->max_rows);
+        g.max_out = r->max_out;
+        g.max_k2 = r->max_k2;
+        k->rc = exl3_gpu_gemm_run(&g, d->stream, &k->error);
+    }
+    packed_run_begin(r, r->sources, k->scratch_bytes);
+}
+
 static void packed_add(
-    kernel_context *k, packed_run *r, const linear_job *j, const int range[2], bool is_few) {
+    kernel_context *k, packed_run *r, const linear_args *a, int i, const int range[2]) {
+    const linear_job *j = &a->jobs[i];
+    const bool is_few = j->n_rows <= LINEAR_FEW_ROWS;
     const exl3_gpu_matrix m = ((const packed_matrix *)j->weight->packed)->m;
     const int n = range[1] - range[0], cap = row_cap(n, is_few);
     const size_t bytes = packed_bytes(m.in, cap);
     const bool is_full =
-        r->list.n_jobs == EXL3_GPU_OWN_JOBS || r->scratch_at + bytes > k->scratch_bytes ||
+        r->list.n_jobs == EXL3_GPU_OWN_JOBS || r->scratch_at + bytes > r->scratch_bytes ||
         (is_few && (r->n_sums + (size_t)(n * m.out) > EXL3_GPU_MAX_SUMS ||
                        r->n_counters + (size_t)(m.out / 128) > EXL3_GPU_MAX_COUNTERS));
     if (is_full) packed_launch(k, r, is_few);
-    if (bytes > k->scratch_bytes || j->x_stride % 4 != 0 || j->y_stride % 4 != 0) {
+    if (bytes > r->scratch_bytes || j->x_stride % 4 != 0 || j->y_stride % 4 != 0) {
         k->rc = err_set(&k->error, ERR_LIMIT, "EXL3 linear: %d rows of %d, strides %zu and %zu", n,
             m.in, j->x_stride, j->y_stride);
         return;
@@ -200,6 +350,7 @@ static void packed_add(
     r->max_k2 = m.k2 > r->max_k2 ? m.k2 : r->max_k2;
     const int stage = exl3_gpu_stage_bytes(m.k2, cap);
     r->max_stage_bytes = stage > r->max_stage_bytes ? stage : r->max_stage_bytes;
+    add_rows(r, a, i, range, is_few);
 }
 
 /* Rows of one job that fit into the scratch at once, in whole tiles. */
@@ -208,11 +359,9 @@ static int rows_at_once(const kernel_context *k, int in) {
     return n < 2 ? EXL3_GPU_TILE_ROWS : (int)(n - 1) * EXL3_GPU_TILE_ROWS;
 }
 
-/* Rows up to which a matrix is read by the kernel for few rows, again for every 8 of them. */
-enum { LINEAR_FEW_ROWS = 32 };
-
-static void run_packed(kernel_context *k, const linear_args *a, bool is_few) {
-    packed_run r = {};
+static void run_packed(kernel_context *k, const linear_args *a, row_sources *s, bool is_few) {
+    packed_run r;
+    packed_run_begin(&r, s, cuda_scratch_left(k));
     for (int i = 0; i < a->n_jobs && k->rc == OK; i++) {
         const linear_job *j = &a->jobs[i];
         const bool is_mine = j->weight->form == MATRIX_EXL3 && j->n_rows > 0 &&
@@ -222,7 +371,7 @@ static void run_packed(kernel_context *k, const linear_args *a, bool is_few) {
                                    : 1;
         for (int r0 = 0; is_mine && r0 < j->n_rows && k->rc == OK; r0 += most) {
             const int range[2] = {r0, r0 + most < j->n_rows ? r0 + most : j->n_rows};
-            packed_add(k, &r, j, range, is_few);
+            packed_add(k, &r, a, i, range);
         }
     }
     packed_launch(k, &r, is_few);
@@ -236,8 +385,16 @@ size_t linear_cuda_scratch_bytes(int n_jobs, int n_rows, int max_in, int max_out
 }
 
 void linear_cuda(kernel_context *k, const linear_args *a) {
+    row_sources s = {};
+    if (!can_fuse(k, a)) cuda_settle(k);
     if (k->rc != OK) return;
     run_plain(k, a);
-    run_packed(k, a, true);
-    run_packed(k, a, false);
+    const size_t tail = cuda_of(k)->tail_bytes;
+    pending_take(k, &s.held, &s.attn, &s.has_attn);
+    cuda_of(k)->tail_bytes = tail; /* until the launch that reads it is made */
+    for (int i = 0; i < PREPARE_MAX_TASKS; i++)
+        s.taker[i] = NOBODY;
+    run_packed(k, a, &s, true);
+    run_packed(k, a, &s, false);
+    cuda_of(k)->tail_bytes = 0;
 }

@@ -147,6 +147,7 @@ static void run_few(
     x.max_rows = rows;
     x.max_stage_bytes = exl3_gpu_stage_bytes(t->max_k2, cap);
     x.is_bf16 = k->is_bf16;
+    x.has_early_list = 1; /* made before the rotation */
     k->rc = exl3_gpu_experts_run(&x, d->stream, &k->error);
 }
 

@@ -205,7 +205,8 @@ static void expert_call_init(
         .n_choices = CHOICES,
         .limit = 10.f,
         .max_rows = c->gate_up.max_rows,
-        .max_stage_bytes = c->gate_up.max_stage_bytes};
+        .max_stage_bytes = c->gate_up.max_stage_bytes,
+        .has_early_list = 1};
     for (int j = 0; j < n; j++) {
         c->down.jobs[j].first_sum += (int32_t)c->gate_up.n_sums;
         c->down.jobs[j].first_counter += (int32_t)c->gate_up.n_counters;

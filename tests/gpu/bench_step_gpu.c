@@ -209,9 +209,43 @@ static void profile_step(int n_rows) {
     (void)cudaProfilerStop();
 }
 
+/* Six rows with a tap, which lets nothing be held back, and without: the same bits. */
+static void check_tapped(void) {
+    size_t n = (size_t)VERIFY_ROWS * (size_t)info.config->n_vocab;
+    float *logits[2] = {mem_array(n, sizeof(float)), mem_array(n, sizeof(float))};
+    err e = ERR_INIT;
+    for (int i = 0; i < 2; i++) {
+        model_set_tap(m, i == 0 ? find_bad : NULL, NULL);
+        int64_t len = model_slot_len(m, 0);
+        plan_span span = {.n_rows = VERIFY_ROWS,
+            .pos = len,
+            .tokens = tokens,
+            .logits = PLAN_LOGITS_ALL,
+            .kind = PLAN_VERIFY};
+        batch_plan plan = {.id = 1, .n_spans = 1, .spans = &span};
+        step_result out;
+        if (model_step(m, &plan, &out, &e) != OK) stop("step", &e);
+        memcpy(logits[i], out.logits, n * sizeof(float));
+        if (model_commit(m, 0, len, &e) != OK) stop("commit", &e);
+    }
+    model_set_tap(m, NULL, NULL);
+    size_t n_other = 0;
+    double worst = 0;
+    for (size_t i = 0; i < n; i++) {
+        n_other += memcmp(&logits[0][i], &logits[1][i], sizeof(float)) != 0;
+        double d = (double)logits[0][i] - (double)logits[1][i];
+        worst = d > worst ? d : -d > worst ? -d : worst;
+    }
+    printf(
+        "with and without a tap: %zu of %zu logits differ, by %.3g at most\n", n_other, n, worst);
+    mem_free(logits[0]);
+    mem_free(logits[1]);
+}
+
 /* What a change of kernels shows first: a chunk, one row, six rows, four streams. */
 static void bench_short(void) {
     bench_prefill(2, "prefill");
+    check_tapped();
     bench_rows("one row", 1, 1);
     bench_rows("six rows", 1, VERIFY_ROWS);
     for (int s = 1; s < SLOTS; s++) {

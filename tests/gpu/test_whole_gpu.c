@@ -1,0 +1,127 @@
+/* The built-in demo model from embedding to logits: the CUDA back end against the CPU's (with exact
+ * cache rows: a code of a packed row that falls on the other side of a tie moves everything behind
+ * it), and against itself with a tap set. A tap reads every value between operators, so nothing is held back and no
+ * operators share a launch: the bits must be the same either way, for prompt chunks of any size and
+ * for recorded steps. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/model/model.h"
+#include "tests/gpu/gpu_backend.h"
+#include "tests/harness/model_probe.h"
+#include "tests/harness/vectors.h"
+
+enum { PROMPT = 75, DECODED = 8, VERIFY = 5, CONTEXT = 256 };
+
+typedef struct whole_run {
+    const char *backend;
+    int chunk; /* rows of a prompt step */
+    bool has_tap, has_exact_kv;
+    int n_vocab, n_rows;
+    float *logits; /* [n_rows][n_vocab] */
+} whole_run;
+
+static int32_t tokens[PROMPT + DECODED + VERIFY];
+static size_t n_tapped;
+
+static void count_tap(void *user, const tap_data *t) {
+    (void)user;
+    n_tapped += (size_t)t->n_rows;
+}
+
+static void keep(whole_run *r, const float *rows, int n) {
+    size_t width = (size_t)r->n_vocab;
+    memcpy(r->logits + (size_t)r->n_rows * width, rows, (size_t)n * width * sizeof(float));
+    r->n_rows += n;
+}
+
+/* The same tokens every time: a prompt in chunks, single rows (recorded from the second on), and a
+ * verify window. */
+static void run(whole_run *r) {
+    model_options o = {.dir = "templates/demo-model",
+        .backend = r->backend,
+        .n_threads = 2,
+        .max_rows = 128,
+        .max_context = CONTEXT,
+        .has_exact_kv = r->has_exact_kv,
+        .max_logit_rows = 128};
+    model *m = probe_open(&o);
+    model_info info;
+    model_get_info(m, &info);
+    r->n_vocab = info.config->n_vocab;
+    r->logits = mem_array((size_t)(PROMPT + DECODED + VERIFY) * (size_t)r->n_vocab, sizeof(float));
+    for (int i = 0; i < PROMPT + DECODED + VERIFY; i++)
+        tokens[i] = (i * 131 + 7) % r->n_vocab;
+    if (r->has_tap) model_set_tap(m, count_tap, NULL);
+    probe_slot(m, 0, 0, CONTEXT);
+    for (int at = 0; at < PROMPT; at += r->chunk) {
+        int n = PROMPT - at < r->chunk ? PROMPT - at : r->chunk;
+        keep(r, probe_step(m, 0, tokens + at, n, PLAN_PROMPT), n);
+    }
+    for (int i = 0; i < DECODED; i++)
+        keep(r, probe_step(m, 0, tokens + PROMPT + i, 1, PLAN_DECODE), 1);
+    keep(r, probe_step(m, 0, tokens + PROMPT + DECODED, VERIFY, PLAN_VERIFY), VERIFY);
+    model_close(m);
+}
+
+static void check_bits(vectors *v, const char *what, const whole_run *a, const whole_run *b) {
+    char got[80] = "";
+    size_t n = (size_t)a->n_rows * (size_t)a->n_vocab;
+    for (size_t i = 0; i < n && got[0] == '\0'; i++) {
+        if (memcmp(&a->logits[i], &b->logits[i], sizeof(float)) == 0) continue;
+        snprintf(got, sizeof(got), "row %zu, logit %zu: %.9g and %.9g", i / (size_t)a->n_vocab,
+            i % (size_t)a->n_vocab, (double)a->logits[i], (double)b->logits[i]);
+    }
+    if (got[0] == '\0') {
+        vectors_pass(v);
+    } else {
+        vectors_fail(v, what, "equal bits", got);
+    }
+}
+
+static void check_near(vectors *v, const char *what, const whole_run *a, const whole_run *b) {
+    double worst = 0, size = 0;
+    int n_same = 0;
+    char got[96];
+    for (int r = 0; r < a->n_rows; r++) {
+        const float *x = a->logits + (size_t)r * (size_t)a->n_vocab,
+                    *y = b->logits + (size_t)r * (size_t)a->n_vocab;
+        for (int i = 0; i < a->n_vocab; i++) {
+            double d = fabs((double)x[i] - (double)y[i]);
+            if (!(d <= worst)) worst = d;
+            size += (double)y[i] * (double)y[i];
+        }
+        n_same += probe_argmax(x, a->n_vocab) == probe_argmax(y, a->n_vocab);
+    }
+    worst /= sqrt(size / ((double)a->n_rows * a->n_vocab));
+    snprintf(got, sizeof(got), "off by %.3g of the rms, %d of %d rows choose the same", worst,
+        n_same, a->n_rows);
+    printf("%s: %s\n", what, got);
+    if (worst < 0.02 && n_same == a->n_rows) {
+        vectors_pass(v);
+    } else {
+        vectors_fail(v, what, "within 0.02, the same choices", got);
+    }
+}
+
+int main(void) {
+    static whole_run cpu = {.backend = "cpu", .chunk = 32},
+                     plain = {.backend = "cuda", .chunk = 75},
+                     small = {.backend = "cuda", .chunk = 7},
+                     tapped = {.backend = "cuda", .chunk = 75, .has_tap = true};
+    vectors v = {0};
+    if (!gpu_backend_use()) return 77;
+    run(&cpu);
+    run(&exact);
+    run(&plain);
+    run(&small);
+    run(&tapped);
+    check_near(&v, "GPU against CPU", &exact, &cpu);
+    check_bits(&v, "chunks of 7 and of 75", &small, &plain);
+    check_bits(&v, "with and without a tap", &tapped, &plain);
+    if (n_tapped == 0) vectors_fail(&v, "tap", "values", "none");
+    return vectors_end(&v);
+}
