@@ -19,6 +19,7 @@
 #include "setup/settings.h"
 #include "setup/stream.h"
 #include "tui/cmd_job.h"
+#include "tui/cmd_nodes.h"
 
 enum { N_TRIES = 5, RETRY_MS = 1000 };
 
@@ -144,7 +145,7 @@ static int session(copying *c, stream_setup *s, const manifest *m, stream_send_o
 
 static int connect_worker(copying *c, const settings *s, err *e) {
     remote *r = NULL;
-    remote_options o = {.target = settings_get(s, "WORKER_SSH"), .node = "worker"};
+    remote_options o = cmd_worker_options(s, NULL);
     node_access_close(c->worker);
     c->worker = NULL;
     int rc = remote_open(&o, &r, NULL, e);
