@@ -159,7 +159,7 @@ static void put_made(const cmd_args *a, const session *s) {
     cmd_begin_json(&w, &out);
     json_w_kstr(&w, "name", session_name(s));
     json_w_kstr(&w, "title", session_title(s));
-    json_w_ki64(&w, "turns", session_n_turns(s));
+    json_w_ki64(&w, "messages", session_n_turns(s));
     cmd_put_json(&w);
     buf_release(&out);
 }

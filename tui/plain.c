@@ -174,7 +174,7 @@ int plain_open(plain *p, const char *name, err *e) {
     p->redo_head = 0;
     p->has_result = false;
     if (name != NULL) {
-        plain_say("session \"%s\", %d turns", session_title(s), session_n_turns(s));
+        plain_say("session \"%s\", %d messages", session_title(s), session_n_turns(s));
         if (session_note(s) != NULL) plain_say("%s", session_note(s));
     }
     return OK;

@@ -62,7 +62,8 @@ typedef struct session_info {
     char name[SESSION_NAME_BYTES]; /* file name without ending: the stable id */
     char title[4 * SESSION_TITLE_CHARS + 4];
     int64_t created_ms, changed_ms;
-    int n_turns, n_branches;
+    int n_turns; /* questions; a question and its reply are one turn for people */
+    int n_branches;
     bool is_damaged, is_locked; /* locked: open for writing in some process */
 } session_info;
 
@@ -95,6 +96,7 @@ const char *session_title(const session *s);
 /* What was repaired or skipped when it was opened, or NULL. */
 const char *session_note(const session *s);
 
+/* Messages of all roles and branches; their ids are 1 to this. */
 int session_n_turns(const session *s);
 const session_turn *session_turn_at(const session *s, int id); /* NULL when there is none */
 int session_head(const session *s);                            /* 0 when empty */

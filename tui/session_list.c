@@ -14,10 +14,12 @@
 /* How a turn's record begins: see record_put_turn. */
 #define TURN_START "{\"t\":\"turn\",\"id\":"
 #define PARENT_MARK ",\"parent\":"
+#define USER_MARK ",\"role\":\"user\""
 
 typedef struct scan {
     session_info *row;
-    uint8_t *has_child; /* by turn id */
+    int last_id;
+    uint8_t *has_child; /* by message id */
     size_t cap;
 } scan;
 
@@ -25,7 +27,7 @@ static void scan_turn(scan *sc, const char *body) {
     char *end = NULL;
     long id = strtol(body + sizeof TURN_START - 1, &end, 10);
     if (id <= 0 || id > SESSION_MAX_TURNS || !str_starts(end, PARENT_MARK)) return;
-    long parent = strtol(end + sizeof PARENT_MARK - 1, NULL, 10);
+    long parent = strtol(end + sizeof PARENT_MARK - 1, &end, 10);
     if ((size_t)id >= sc->cap) {
         size_t cap = 2 * (size_t)id + 64;
         sc->has_child = mem_realloc(sc->has_child, cap);
@@ -33,7 +35,8 @@ static void scan_turn(scan *sc, const char *body) {
         sc->cap = cap;
     }
     if (parent > 0 && parent < id) sc->has_child[parent] = 1;
-    sc->row->n_turns = (int)id;
+    if (id > sc->last_id && str_starts(end, USER_MARK)) sc->row->n_turns++;
+    sc->last_id = (int)id;
 }
 
 static void scan_line(scan *sc, const char *body, size_t len) {
@@ -67,7 +70,7 @@ static void scan_text(session_info *row, const buf *all) {
             row->is_damaged = true;
         }
     }
-    for (int id = 1; id <= row->n_turns; id++) {
+    for (int id = 1; id <= sc.last_id; id++) {
         if (!sc.has_child[id]) row->n_branches++;
     }
     mem_free(sc.has_child);

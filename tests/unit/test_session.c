@@ -304,7 +304,7 @@ static void lists_and_finds(void **state) {
         if (!str_eq(rows[i].name, name)) continue;
         is_seen = true;
         assert_string_equal(rows[i].title, "Rope  scaling");
-        assert_int_equal(rows[i].n_turns, 3);
+        assert_int_equal(rows[i].n_turns, 2);
         assert_int_equal(rows[i].n_branches, 2);
         assert_false(rows[i].is_damaged);
         assert_true(rows[i].created_ms > 0);
