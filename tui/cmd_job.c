@@ -92,6 +92,7 @@ static void describe(const json *v, buf *out) {
     buf_printf(out, "%s of %s (%.1f %%), %s/s (mean %s/s), verified %llu of %llu files", done,
         total, all > 0 ? 100.0 * (double)there / (double)all : 100.0, rate, mean,
         (unsigned long long)number(v, "n_ok"), (unsigned long long)number(v, "n_files"));
+    if (str_eq(json_str(json_get(v, "phase")), "verifying")) buf_puts(out, ", reading back");
     if (eta > 0) buf_printf(out, ", %s left", cmd_time_text(eta, left));
     if (number(v, "wait_ms") > 0)
         buf_printf(out, ", waiting %llu s on request of the hub",

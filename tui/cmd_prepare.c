@@ -212,7 +212,8 @@ static bool look(preparing *p, int *n_failed) {
     *n_failed = 0;
     for (int i = 0; i < p->n; i++) {
         if (p->task[i] == NULL) {
-            is_over = false;
+            is_over = false; /* about as large as the first one */
+            p->progress[i].total_bytes = p->progress[0].total_bytes;
             continue;
         }
         prepare_task_get(p->task[i], &p->progress[i]);
