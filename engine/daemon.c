@@ -25,6 +25,7 @@
 #include "engine/daemon_internal.h"
 #include "engine/model/model.h"
 #include "engine/run/canary.h"
+#include "engine/run/control_wire.h"
 #include "engine/run/memory.h"
 #include "engine/run/run.h"
 #include "engine/text/tokenizer.h"
@@ -33,8 +34,6 @@
 #include "kernels/cuda_ops.h"
 #endif
 
-#define PAGE_TOKENS 128
-#define CONTEXT_DEFAULT_MAX (1 << 20)
 #define LISTEN_BACKLOG 128
 #define DRAIN_LOOK_MS 10
 #define DRAIN_FLUSH_MS 1000
@@ -46,17 +45,16 @@ typedef struct daemon_state {
     daemon_options o;
     int lock_fd, listen_fd;
     bool has_socket; /* ours to remove */
+    daemon_self *self;
     tokenizer *tokenizer;
-    model *model;
-    engram_store *store; /* NULL: the model's own tables */
-    ranks *ranks;        /* NULL: one rank */
-    run_source own;      /* of this rank's model */
-    run_source source;   /* of all ranks */
+    daemon_part part;  /* rank 0's model */
+    ranks *ranks;      /* NULL: one rank */
+    run_source own;    /* of this rank's model */
+    run_source source; /* of all ranks */
     run *run;
     api *api;
     char model_id[128];
     bool is_demo;
-    uint64_t reserve_bytes;
 } daemon_state;
 
 /* Written to by signal handlers and by the shutdown route. */
@@ -83,7 +81,8 @@ void daemon_ask_to_stop(void) {
     ask_to_stop(SIGTERM);
 }
 
-_Noreturn void daemon_fail_fast(const err *why) {
+_Noreturn void daemon_fail_fast(daemon_self *self, const err *why) {
+    daemon_self_fail(self, why);
     fprintf(stderr, "tandemd: %s\n", why->msg);
     _exit(EXIT_CODE_PEER);
 }
@@ -223,46 +222,6 @@ static void name_model(daemon_state *d, const model_config *c) {
     str_copy(d->model_id, sizeof d->model_id, is_full ? "DeepSeek-V4.1-Flash-1017" : "tandem-demo");
 }
 
-static void fill_model_options(const daemon_state *d, const model_config *c, model_options *out) {
-    int64_t context = d->o.context;
-    if (context == 0 || context > c->max_context) context = c->max_context;
-    if (context > CONTEXT_DEFAULT_MAX) context = CONTEXT_DEFAULT_MAX;
-    int64_t pages = d->o.n_pages;
-    if (pages == 0) pages = d->o.n_slots * ((context + PAGE_TOKENS - 1) / PAGE_TOKENS);
-    *out = (model_options){.dir = buf_cstr(&d->o.model_dir),
-        .backend = d->o.backend.len > 0 ? buf_cstr(&d->o.backend) : NULL,
-        .world = (int)d->o.n_ranks,
-        .n_threads = (int)d->o.n_threads,
-        .n_slots = (int)d->o.n_slots,
-        .n_pages = (int)pages,
-        .page_tokens = PAGE_TOKENS,
-        .max_rows = DAEMON_MAX_ROWS,
-        .max_context = context,
-        .without_drafts = d->o.no_drafts};
-}
-
-/* Prices the plan against the memory that is there. */
-static int check_memory(daemon_state *d, const model_options *mo, err *e) {
-    model_memory_plan m;
-    uint64_t available = 0;
-    uint64_t total = 0;
-    buf text = BUF_INIT;
-    int rc = model_memory(mo, &m, e);
-    if (rc != OK) return rc;
-    if (memory_machine(&available, &total, NULL) != OK) return OK;
-    d->reserve_bytes =
-        d->o.reserve_mib >= 0 ? (uint64_t)d->o.reserve_mib << 20 : memory_reserve_default(total);
-    memory_plan plan = {.weight_bytes = m.weight_bytes + m.engram_bytes,
-        .cache_bytes = m.pages_bytes + m.slots_bytes,
-        .work_bytes = m.scratch_bytes,
-        .reserve_bytes = d->reserve_bytes};
-    memory_plan_print(&plan, &text);
-    LOG(LOG_INFO, "daemon", "memory plan", "plan=\"%s\" available_mib=%llu", buf_cstr(&text),
-        (unsigned long long)(available >> 20));
-    buf_release(&text);
-    return memory_plan_check(&plan, available, e);
-}
-
 static int load_tokenizer(daemon_state *d, const model_config *c, err *e) {
     buf path = BUF_INIT;
     path_join(&path, buf_cstr(&d->o.model_dir), "tokenizer.json");
@@ -298,60 +257,69 @@ static int greet(daemon_state *d, err *e) {
 }
 
 /* Meets the other ranks, before anybody loads. */
-static int meet_ranks(daemon_state *d, model_options *mo, err *e) {
+static int meet_ranks(daemon_state *d, const control_settings *s, err *e) {
     if (d->o.n_ranks < 2) return OK;
-    control_settings s = {.n_slots = mo->n_slots,
-        .n_pages = mo->n_pages,
-        .page_tokens = mo->page_tokens,
-        .max_rows = mo->max_rows,
-        .max_logit_rows = mo->max_logit_rows,
-        .max_rollback = mo->max_rollback,
-        .without_drafts = mo->without_drafts,
-        .max_context = mo->max_context};
-    int rc = ranks_open(&d->o, &s, &d->ranks, e);
-    if (rc == OK) mo->exchange = ranks_exchange(d->ranks);
-    return rc;
+    return ranks_open(&d->o, d->self, s, &d->ranks, e);
 }
 
-static int open_model(daemon_state *d, model_options *mo, err *e) {
-    int rc = daemon_engram(&d->o, 0, mo->world, &d->store, e);
-    mo->store = d->store;
-    if (rc == OK) rc = model_open(mo, &d->model, e);
+static int open_model(daemon_state *d, const control_settings *s, err *e) {
+    exchange *x = d->ranks != NULL ? ranks_exchange(d->ranks) : NULL;
+    int rc = daemon_open_model(&d->part, s, x, e);
     if (rc != OK) return rc;
-    source_from_model(d->model, &d->own);
+    source_from_model(d->part.model, &d->own);
     d->source = d->own;
-    return d->ranks == NULL ? OK : ranks_join(d->ranks, d->model, &d->own, &d->source, e);
+    return d->ranks == NULL ? OK : ranks_join(d->ranks, d->part.model, &d->own, &d->source, e);
+}
+
+static int open_run(daemon_state *d, err *e) {
+    run_options ro = {.source = &d->source,
+        .queue_cap = (int32_t)d->o.queue,
+        .no_drafts = d->o.no_drafts,
+        .gap_ms = (int32_t)d->o.gap_ms,
+        .reserve_bytes = d->part.reserve_bytes,
+        .step_limit_ms = (uint32_t)d->o.step_limit_ms};
+    int rc = daemon_cache_options(&d->o, d->part.model, &ro, e);
+    if (rc == OK) rc = run_open(&ro, &d->run, e);
+    return rc == OK ? ranks_watch(d->ranks, d->run, e) : rc;
 }
 
 static int load(daemon_state *d, err *e) {
     model_config *c = mem_alloc(sizeof *c);
-    model_options mo;
-    uint64_t start = clock_mono_ms();
+    control_settings settings;
     int rc = model_config_load(buf_cstr(&d->o.model_dir), c, e);
     if (rc == OK) rc = load_tokenizer(d, c, e);
     if (rc == OK) {
-        fill_model_options(d, c, &mo);
-        rc = check_memory(d, &mo, e);
+        daemon_settings(&d->o, c, &settings);
+        daemon_self_settings(d->self, call_hash(0, &settings, sizeof settings));
+        rc = daemon_check_memory(&d->part, &settings, e);
     }
-    if (rc == OK) rc = meet_ranks(d, &mo, e);
-    if (rc == OK) rc = open_model(d, &mo, e);
     mem_free(c);
-    if (rc != OK) return rc;
-    rc = greet(d, e);
-    if (rc != OK) return rc;
-    run_options ro = {.source = &d->source,
-        .queue_cap = (int32_t)d->o.queue,
-        .gap_ms = (int32_t)d->o.gap_ms,
-        .no_drafts = d->o.no_drafts,
-        .reserve_bytes = d->reserve_bytes,
-        .step_limit_ms = (uint32_t)d->o.step_limit_ms};
-    rc = daemon_cache_options(&d->o, d->model, &ro, e);
-    if (rc == OK) rc = run_open(&ro, &d->run, e);
-    if (rc == OK) rc = ranks_watch(d->ranks, d->run, e);
-    if (rc != OK) return rc;
-    LOG(LOG_INFO, "daemon", "model loaded", "dir=%s ms=%llu", buf_cstr(&d->o.model_dir),
-        (unsigned long long)(clock_mono_ms() - start));
-    return OK;
+    if (rc == OK) rc = meet_ranks(d, &settings, e);
+    if (rc == OK) rc = open_model(d, &settings, e);
+    daemon_self_phase(d->self, RANK_CANARY);
+    if (rc == OK) rc = greet(d, e);
+    return rc == OK ? open_run(d, e) : rc;
+}
+
+/* ---- what the API asks ---- */
+
+static int describe_ranks(void *ctx, api_rank *out, int cap) {
+    daemon_state *d = ctx;
+    out[0] = (api_rank){.state = "loading", .age_s = 0.0};
+    daemon_self_fill(d->self, &out[0].f);
+    out[0].f.exchange_ms = ranks_exchange_ms(d->ranks);
+    if (out[0].f.phase == RANK_READY) out[0].state = "up";
+    if (out[0].f.phase == RANK_LEAVING) out[0].state = "leaving";
+    if (out[0].f.phase == RANK_FAILED) out[0].state = "failed";
+    return ranks_describe(d->ranks, out, cap);
+}
+
+static void describe_start(void *ctx, api_start *out) {
+    daemon_self_start(((daemon_state *)ctx)->self, out);
+}
+
+static void describe_engram(void *ctx, engram_store_stats *out) {
+    daemon_self_engram(((daemon_state *)ctx)->self, out);
 }
 
 /* ---- serving ---- */
@@ -384,6 +352,10 @@ static int start_api(daemon_state *d, err *e) {
         .is_cache_per_key = d->o.is_cache_per_key,
         .request_timeout_ms = (int32_t)(d->o.request_timeout_s * 1000),
         .keep_alive_ms = (int32_t)(d->o.keep_alive_s * 1000),
+        .ranks = describe_ranks,
+        .start = describe_start,
+        .engram = describe_engram,
+        .ranks_ctx = d,
         .on_shutdown = on_shutdown};
     int fd = d->listen_fd;
     d->listen_fd = -1; /* taken, also when it fails */
@@ -395,29 +367,7 @@ static int start_api(daemon_state *d, err *e) {
     return rc;
 }
 
-static void write_state_file(const daemon_state *d) {
-    buf path = BUF_INIT;
-    buf text = BUF_INIT;
-    err e = ERR_INIT;
-    json_w w;
-    buf_printf(&path, "%s.json", buf_cstr(&d->o.socket_path));
-    json_w_begin(&w, &text);
-    json_w_object(&w);
-    json_w_ki64(&w, "pid", getpid());
-    json_w_kstr(&w, "version", TANDEM_VERSION);
-    json_w_kstr(&w, "build", version_build_id());
-    json_w_kstr(&w, "model", d->model_id);
-    json_w_kstr(&w, "model_dir", buf_cstr(&d->o.model_dir));
-    json_w_ku64(&w, "ready_ms", clock_wall_ms());
-    json_w_close(&w);
-    json_w_end(&w);
-    buf_putc(&text, '\n');
-    if (file_write_atomic(buf_cstr(&path), text.data, text.len, 0600, &e) != OK) {
-        LOG(LOG_WARN, "daemon", "state file not written", "message=\"%s\"", e.msg);
-    }
-    buf_release(&path);
-    buf_release(&text);
-}
+/* ---- ending ---- */
 
 static void count_live(void *ctx, const run_progress *p) {
     int *n = ctx;
@@ -475,6 +425,7 @@ static int end_failed(daemon_state *d, const err *why, err *e) {
     uint64_t deadline = clock_mono_ms() + FAIL_LINGER_MS;
     struct pollfd p = {.fd = stop_pipe[0], .events = POLLIN};
     run_fail(d->run, why);
+    daemon_self_fail(d->self, why);
     LOG(LOG_ERROR, "daemon", "the engine ends", "message=\"%s\"", why->msg);
     while (clock_mono_ms() < deadline && poll(&p, 1, DRAIN_LOOK_MS) <= 0) {
     }
@@ -484,43 +435,41 @@ static int end_failed(daemon_state *d, const err *why, err *e) {
 }
 
 static int serve(daemon_state *d, err *e) {
+    char status[512];
     int rc = open_socket(d, e);
+    snprintf(status, sizeof status, "%s.json", buf_cstr(&d->o.socket_path));
+    if (rc == OK) daemon_self_file(d->self, status); /* the socket is ours, and so is this */
     if (rc == OK) rc = start_api(d, e);
     if (rc == OK) rc = load(d, e);
     if (rc != OK) return rc;
     api_engine engine = {.run = d->run,
         .tokenizer = d->tokenizer,
         .max_context = d->source.info.max_context,
-        .n_slots = d->source.info.n_slots,
-        .ranks = d->ranks != NULL ? ranks_describe : NULL,
-        .ranks_ctx = d->ranks};
+        .n_slots = d->source.info.n_slots};
     api_attach(d->api, &engine);
-    write_state_file(d);
+    daemon_self_phase(d->self, RANK_READY);
     LOG(LOG_INFO, "daemon", "ready", "socket=%s model=%s slots=%d context=%lld",
         buf_cstr(&d->o.socket_path), d->model_id, engine.n_slots, (long long)engine.max_context);
     err why = ERR_INIT;
     if (wait_for_end(d, &why) != OK) return end_failed(d, &why, e);
     LOG(LOG_INFO, "daemon", "stopping", "drain_s=%lld", (long long)d->o.drain_s);
+    daemon_self_phase(d->self, RANK_LEAVING);
     drain(d);
     return OK;
 }
 
 static void clean_up(daemon_state *d, const err *why) {
-    buf path = BUF_INIT;
+    if (why != NULL) daemon_self_fail(d->self, why);
     api_close(d->api);
     err ignored = ERR_INIT;
     (void)ranks_watch(d->ranks, NULL, &ignored);
     run_close(d->run);
     ranks_close(d->ranks, why);
-    model_close(d->model);
-    engram_store_close(d->store);
+    daemon_close_model(&d->part);
     tokenizer_close(d->tokenizer);
-    if (d->has_socket) {
-        unlink(buf_cstr(&d->o.socket_path));
-        buf_printf(&path, "%s.json", buf_cstr(&d->o.socket_path));
-        unlink(buf_cstr(&path));
-        buf_release(&path);
-    }
+    if (d->has_socket) unlink(buf_cstr(&d->o.socket_path));
+    if (why == NULL) daemon_self_stopped(d->self);
+    daemon_self_free(d->self);
     if (d->listen_fd >= 0) close(d->listen_fd);
     if (d->lock_fd >= 0) close(d->lock_fd); /* the lock file stays: removing it would race */
     daemon_options_release(&d->o);
@@ -575,14 +524,19 @@ static int start(daemon_state *d, int argc, char **argv, err *e) {
     if (rc == OK) rc = open_log(&d->o, e);
     if (rc == OK && d->o.role == DAEMON_PAIR) return daemon_pair(&d->o, argc, argv, e);
     if (rc == OK) rc = prepare(d, e);
-    if (rc == OK && d->o.role == DAEMON_RANK) return daemon_rank(&d->o, e);
-    return rc == OK ? serve(d, e) : rc;
+    if (rc != OK) return rc;
+    int rank = d->o.role == DAEMON_RANK ? (int)d->o.rank : 0;
+    d->self = daemon_self_new(&d->o, rank, d->model_id);
+    if (rank > 0) return daemon_rank(&d->o, d->self, e);
+    d->part = (daemon_part){.options = &d->o, .self = d->self};
+    return serve(d, e);
 }
 
 int main(int argc, char **argv) {
     daemon_state d = {.lock_fd = -1, .listen_fd = -1};
     err e = ERR_INIT;
     bool is_done = false;
+    daemon_calm_memory();
 #ifdef TANDEM_CUDA
     kernels_add(kernels_cuda());
 #endif

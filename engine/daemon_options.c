@@ -21,6 +21,7 @@ static const char usage[] =
     "  rank                another rank: connects to rank 0 and does as it says\n"
     "  pair                both ranks on this machine, started again when one is lost\n"
     "  --model DIR         model folder (default: the built-in demo model)\n"
+    "  --pack PLACE        weights from a prepared file (tandem prepare), or the folder of them\n"
     "  --socket PATH       Unix socket (default: $TANDEM_SOCKET or the runtime folder)\n"
     "  --listen ADDR:PORT  also serve HTTP on a loopback address, e.g. 127.0.0.1:8888\n"
     "  --keys FILE         API keys of that endpoint (tandem api key new), mode 0600\n"
@@ -64,6 +65,9 @@ static const char usage[] =
     "  --engram-cache MIB  memory for Engram rows that were read (default 64)\n"
     "  --step-limit MS     a step that takes longer makes the engine not ready (default 60000)\n"
     "  --restarts N        pair: how often it starts again within 6 hours (default 3)\n"
+    "  --check-ranks N     compare all that the ranks hold every N steps, for finding faults\n"
+    "  --status FILE       where the start and a failure are written (default: PATH.json beside\n"
+    "                      the socket; other ranks: none)\n"
     "With several ranks each process reads one line from standard input: the start's secret,\n"
     "64 hexadecimal digits, a space and the start id, 16 digits.\n"
     "  --foreground        stay in the foreground (it always does)\n"
@@ -119,6 +123,7 @@ static const number_option numbers[] = {
     {"cache-disk", 0, 1 << 30, offsetof(daemon_options, cache_disk_mib)},
     {"cache-age", 0, 1 << 20, offsetof(daemon_options, cache_age_hours)},
     {"restarts", 0, 1000, offsetof(daemon_options, n_restarts)},
+    {"check-ranks", 0, 1 << 30, offsetof(daemon_options, check_every)},
     {"request-timeout", 0, 86400, offsetof(daemon_options, request_timeout_s)},
     {"keep-alive", 1, 60, offsetof(daemon_options, keep_alive_s)},
 };
@@ -136,7 +141,9 @@ static const plain_option texts[] = {
     {"tls-certificate", offsetof(daemon_options, certificate_path)},
     {"tls-key", offsetof(daemon_options, certificate_key_path)},
     {"request-log", offsetof(daemon_options, request_log_path)},
+    {"status", offsetof(daemon_options, status_path)},
     {"confirm-remote", offsetof(daemon_options, confirmed)},
+    {"pack", offsetof(daemon_options, pack_path)},
 };
 enum { N_TEXTS = sizeof texts / sizeof texts[0], OPT_TEXT = OPT_NUMBER + N_NUMBERS };
 

@@ -81,7 +81,7 @@ static _Noreturn void become_rank(char **argv, int in_fd, int listen_fd) {
 static int start_rank(pair *p, const rank_start *s, err *e) {
     char meet[32], fd[16], word[] = "rank", meet_fd[] = "--meet-fd";
     char ranks_name[] = "--ranks", two[] = "2", meet_name[] = "--meet";
-    char *argv[PAIR_MAX_ARGS];
+    char *argv[PAIR_MAX_ARGS], status[600];
     int n = 0, in[2];
     if (p->argc + 12 > PAIR_MAX_ARGS) return err_set(e, ERR_LIMIT, "too many options");
     snprintf(meet, sizeof meet, "127.0.0.1:%d", s->port);
@@ -90,6 +90,11 @@ static int start_rank(pair *p, const rank_start *s, err *e) {
     if (s->rank > 0) argv[n++] = word;
     for (int i = 2; i < p->argc; i++) {
         argv[n++] = p->argv[i];
+    }
+    if (s->rank > 0 && p->o->status_path.len > 0) { /* the first has the file itself */
+        snprintf(
+            status, sizeof status, "--status=%s.rank%d", buf_cstr(&p->o->status_path), s->rank);
+        argv[n++] = status;
     }
     char *more[] = {ranks_name, two, meet_name, meet};
     for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) {
@@ -200,7 +205,7 @@ static int judge(pair *p, int first, bool *is_over, err *e) {
     for (int r = 0; r < PAIR_RANKS; r++) {
         code[r] = code_of(p, r);
     }
-    *is_over = code[0] == 0 && first == 0;
+    *is_over = code[0] == 0; /* rank 0 ends well only when the engine was asked to stop */
     if (*is_over) return OK;
     LOG(LOG_ERROR, "pair", "a rank ended", "first=%d code0=%d code1=%d", first, code[0], code[1]);
     if (is_refusal(code[0]) || is_refusal(code[1])) {

@@ -10,8 +10,8 @@
 
 #include "engine/api/api_internal.h"
 #include "engine/api/constraint.h"
+#include "engine/api/tls_files.h"
 #include "engine/base/clock.h"
-#include "engine/base/file.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
@@ -19,7 +19,6 @@
 
 #define KEEP_ALIVE_MS_DEFAULT 5000
 #define LISTEN_BACKLOG 512
-#define PEM_MAX_BYTES ((size_t)1 << 20)
 
 void api_new_id(const char *prefix, char out[64]) {
     static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -44,6 +43,7 @@ const char *api_token_bytes(const api *a, int32_t id, size_t *len, bool *is_lite
 
 static void free_parts(api *a) {
     api_metrics_release(&a->metrics);
+    node_sampler_free(a->node);
     pthread_mutex_destroy(&a->endpoint_lock);
     constraint_store_free(a->constraints);
     replay_free(a->replay);
@@ -59,14 +59,10 @@ static void free_parts(api *a) {
 
 static int read_certificate(api *a, err *e) {
     const api_options *o = &a->options;
-    a->certificate = a->certificate_key = (buf)BUF_MAX(PEM_MAX_BYTES);
+    a->certificate = a->certificate_key = (buf)BUF_MAX(TLS_FILE_MAX_BYTES);
     if (o->certificate_path == NULL && o->certificate_key_path == NULL) return OK;
-    if (o->certificate_path == NULL || o->certificate_key_path == NULL) {
-        return err_set(e, ERR_ARG, "TLS needs both a certificate and its key file");
-    }
-    int rc = file_read(o->certificate_path, &a->certificate, PEM_MAX_BYTES, e);
-    if (rc == OK) rc = file_read(o->certificate_key_path, &a->certificate_key, PEM_MAX_BYTES, e);
-    return rc;
+    return tls_files_read(&(tls_files){o->certificate_path, o->certificate_key_path},
+        &a->certificate, &a->certificate_key, e);
 }
 
 static void fill_defaults(api_options *o) {
@@ -75,6 +71,7 @@ static void fill_defaults(api_options *o) {
     if (o->head_timeout_ms <= 0) o->head_timeout_ms = 30000;
     if (o->body_timeout_ms <= 0) o->body_timeout_ms = 60000;
     if (o->idle_timeout_ms <= 0) o->idle_timeout_ms = 75000;
+    if (o->stall_timeout_ms <= 0) o->stall_timeout_ms = 120000;
 }
 
 int api_open(const api_options *options, int listen_fd, api **out, err *e) {
@@ -86,6 +83,7 @@ int api_open(const api_options *options, int listen_fd, api **out, err *e) {
     snprintf(a->fingerprint, sizeof a->fingerprint, "fp_%.40s", options->build);
     pthread_mutex_init(&a->endpoint_lock, NULL);
     api_metrics_init(&a->metrics);
+    a->node = node_sampler_new("/sys");
     a->replay = replay_new();
     a->constraints = constraint_store_new();
     int rc = request_log_open(options->request_log_path, &a->requests, e);
@@ -120,8 +118,6 @@ void api_attach(api *a, const api_engine *engine) {
     a->options.n_slots = engine->n_slots;
     a->controls = tokenizer_controls(engine->tokenizer);
     a->n_base = tokenizer_size(engine->tokenizer);
-    a->ranks = engine->ranks;
-    a->ranks_ctx = engine->ranks_ctx;
     atomic_store(&a->is_loaded, 1);
 }
 

@@ -10,6 +10,8 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
+#include "engine/dist/figures.h"
+#include "engine/run/memory.h"
 #include "engine/run/run.h"
 #include "engine/text/tokenizer.h"
 
@@ -24,6 +26,27 @@ typedef struct api_pieces {
     const char *const *pieces;
     int32_t n_pieces;
 } api_pieces;
+
+/* What is known of a rank. */
+typedef struct api_rank {
+    int32_t rank;
+    const char *state; /* "loading", "up", "leaving", "lost", "failed"; a constant */
+    double age_s;      /* of the figures; below 0: there are none */
+    rank_figures f;
+} api_rank;
+
+/* What is known of the start. */
+typedef struct api_start {
+    char id[24]; /* "": one rank, without a start of its own */
+    int phase;   /* rank_phase, of the whole engine */
+    double progress;
+    uint64_t since_ms; /* wall clock: the phase began */
+    uint64_t settings_hash;
+    memory_plan plan;         /* of rank 0; zeros: not made yet */
+    uint64_t available_bytes; /* when the plan was made */
+    err last_failure;         /* of an earlier process on this socket; code OK: none */
+    uint64_t last_failure_ms;
+} api_start;
 
 typedef struct api_options {
     run *run;                   /* borrowed; NULL: the model is still loading, see api_attach */
@@ -54,6 +77,13 @@ typedef struct api_options {
     bool is_cache_per_key;         /* keys do not share the prefix cache */
     int32_t head_timeout_ms, body_timeout_ms, idle_timeout_ms; /* 0: 30 s, 60 s without a byte
                                                                   (ten times that in all), 75 s */
+    int32_t stall_timeout_ms; /* an answer of which nothing is taken; 0: 120 s */
+    /* The ranks, rank 0 first, at most cap, and the start; any thread, also while loading. NULL: one
+     * rank, of which process and machine are known. */
+    int (*ranks)(void *ctx, api_rank *out, int cap);
+    void (*start)(void *ctx, api_start *out);
+    void (*engram)(void *ctx, engram_store_stats *out); /* of rank 0; NULL: unknown */
+    void *ranks_ctx;
     /* POST /tandem/v1/shutdown; NULL: refused. Must not block. */
     void (*on_shutdown)(void *ctx);
     void *on_shutdown_ctx;
@@ -61,14 +91,6 @@ typedef struct api_options {
 
 /* Starts serving on a listening Unix socket (taken). */
 int api_open(const api_options *options, int listen_fd, api **out, err *e);
-/* What is known of a rank; values below 0 are unknown. */
-typedef struct api_rank {
-    int32_t rank;
-    const char *state; /* "up", "loading", "leaving", "lost"; a constant */
-    double step_ms, step_ms_p95, exchange_ms;
-    double process_bytes, machine_used_bytes, machine_total_bytes, cpu_percent;
-} api_rank;
-
 /* The model is there: the server leaves the loading state. Once, when it was opened without a
  * run. */
 typedef struct api_engine {
@@ -76,10 +98,6 @@ typedef struct api_engine {
     const tokenizer *tokenizer; /* borrowed */
     int64_t max_context;
     int32_t n_slots;
-    /* Fills up to cap ranks, rank 0 first (of whom only exchange_ms is read); how many. Any thread.
-     * NULL: there is one rank. */
-    int (*ranks)(void *ctx, api_rank *out, int cap);
-    void *ranks_ctx;
 } api_engine;
 void api_attach(api *a, const api_engine *engine);
 /* Switches the TCP endpoint on (port 0 picks one) or off. An address that is no loopback address

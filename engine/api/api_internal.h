@@ -10,6 +10,7 @@
 #include "engine/api/api_metrics.h"
 #include "engine/api/http.h"
 #include "engine/api/keys.h"
+#include "engine/api/node_sample.h"
 #include "engine/api/replay.h"
 #include "engine/api/request_log.h"
 
@@ -20,8 +21,7 @@ struct api {
     char fingerprint[48];
     uint64_t started_ms;   /* wall clock */
     _Atomic int is_loaded; /* before: run, tokenizer and what depends on them are not there */
-    int (*ranks)(void *ctx, api_rank *out, int cap);
-    void *ranks_ctx;    /* both are set before is_loaded */
+    node_sampler *node; /* this process and machine */
     _Atomic int n_busy; /* requests given to a route and not answered to the end */
     _Atomic int is_closing;
     void *local_daemon; /* the library's server on the Unix socket */
@@ -80,6 +80,11 @@ void route_endpoint(http_request *q);
 const char *api_state_name(int state);
 /* run_stats_get, or all zero with unknown rates while the model is loading. */
 void api_stats(api *a, run_stats *out);
+enum { API_MAX_RANKS = 16 };
+/* The ranks of this engine with their newest figures, at least rank 0; how many. */
+int api_ranks(api *a, const run_stats *s, api_rank out[API_MAX_RANKS]);
+/* The phase and progress of the start; ready when nobody says otherwise. */
+void api_start_get(api *a, api_start *out);
 /* "loading" or api_state_name. */
 const char *api_state(api *a, const run_stats *s);
 

@@ -8,6 +8,8 @@ static metric *seconds(metrics *all, const char *name, const char *help) {
 
 void api_metrics_init(api_metrics *m) {
     m->all = metrics_new("tandem_");
+    m->last = (api_reply){0};
+    pthread_mutex_init(&m->lock, NULL);
     m->first_token = seconds(
         m->all, "time_to_first_token_seconds", "From the accepted request to its first token.");
     m->per_token = seconds(m->all, "time_per_output_token_seconds",
@@ -26,6 +28,7 @@ void api_metrics_init(api_metrics *m) {
 
 void api_metrics_release(api_metrics *m) {
     metrics_free(m->all);
+    pthread_mutex_destroy(&m->lock);
     m->all = NULL;
 }
 
@@ -39,4 +42,16 @@ void api_metrics_request(api_metrics *m, const char *endpoint, int status, const
     metric_add(
         metric_counter(m->all, "requests_total", "Requests answered.", buf_cstr(&labels)), 1.0);
     buf_release(&labels);
+}
+
+void api_metrics_reply(api_metrics *m, const api_reply *r) {
+    pthread_mutex_lock(&m->lock);
+    m->last = *r;
+    pthread_mutex_unlock(&m->lock);
+}
+
+void api_metrics_last(api_metrics *m, api_reply *out) {
+    pthread_mutex_lock(&m->lock);
+    *out = m->last;
+    pthread_mutex_unlock(&m->lock);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/api/api_internal.h"
+#include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/run/novelty.h"
@@ -414,6 +415,26 @@ static void log_end(const generation *g, const run_progress *p) {
         (long long)p->n_accepted);
 }
 
+static double seconds_between(uint64_t from_ns, uint64_t to_ns) {
+    return to_ns > from_ns ? (double)(to_ns - from_ns) / 1e9 : 0.0;
+}
+
+static void show_reply(api_metrics *m, const run_progress *p) {
+    double prefill = seconds_between(p->start_ns, p->first_ns);
+    double decode = seconds_between(p->first_ns, p->last_ns);
+    double n_read = p->n_prompt - p->n_cached;
+    api_metrics_reply(m, &(api_reply){.time_ms = clock_wall_ms(),
+                             .first_token_ms = 1e3 * seconds_between(p->submit_ns, p->first_ns),
+                             .queue_ms = 1e3 * seconds_between(p->submit_ns, p->start_ns),
+                             .prefill_per_s = prefill > 0.0 ? n_read / prefill : -1.0,
+                             .tokens_per_s = decode > 0.0 ? (p->n_generated - 1) / decode : -1.0,
+                             .n_prompt = p->n_prompt,
+                             .n_cached = p->n_cached,
+                             .n_generated = p->n_generated,
+                             .n_drafted = p->n_drafted,
+                             .n_accepted = p->n_accepted});
+}
+
 void generation_measure(const generation *g) {
     api_metrics *m = &g->q.a->metrics;
     run_progress p;
@@ -425,6 +446,7 @@ void generation_measure(const generation *g) {
     if (p.first_ns == 0) return;
     metric_observe(m->prefill, (double)(p.first_ns - p.start_ns) / 1e9);
     metric_observe(m->first_token, (double)(p.first_ns - p.submit_ns) / 1e9);
+    show_reply(m, &p);
     if (p.n_generated < 2) return;
     double between = (double)(p.last_ns - p.first_ns) / (double)(p.n_generated - 1);
     metric_observe(m->per_token, between / 1e9);

@@ -118,6 +118,13 @@ void route_ready(http_request *q) {
     json_w_begin(&w, &body);
     json_w_object(&w);
     json_w_kstr(&w, "status", is_peer ? "peer_lost" : api_state(q->api, &s));
+    if (!is_loaded) {
+        api_start start;
+        api_start_get(q->api, &start);
+        json_w_kstr(&w, "phase", rank_phase_name(start.phase));
+        json_w_key(&w, "progress");
+        json_w_fixed(&w, start.progress, 3);
+    }
     if (!is_ready) {
         json_w_kstr(&w, "reason", not_ready_reason(q->api, &s));
     }
@@ -161,56 +168,4 @@ void route_props(http_request *q) {
     json_w_close(&w);
     json_w_end(&w);
     http_send_json(q, 200, &body);
-}
-
-static void put_value(
-    buf *out, const char *name, const char *kind, const char *help, double value) {
-    buf_printf(out, "# HELP tandem_%s %s\n# TYPE tandem_%s %s\ntandem_%s %.17g\n", name, help, name,
-        kind, name, value);
-}
-
-static void put_run_metrics(const api *a, buf *out) {
-    run_stats s;
-    run_stats_get(a->options.run, &s);
-    double pages = s.pages_total > 0 ? (double)s.pages_used / (double)s.pages_total : 0.0;
-    put_value(out, "requests_running", "gauge", "Requests in a slot.", (double)s.n_running);
-    put_value(out, "requests_waiting", "gauge", "Requests in the queue.", (double)s.n_waiting);
-    put_value(out, "prompt_tokens_total", "counter", "Prompt tokens computed.",
-        (double)s.n_prompt_tokens);
-    put_value(out, "prompt_tokens_cached_total", "counter", "Prompt tokens taken from the cache.",
-        (double)s.n_cached_tokens);
-    put_value(
-        out, "generation_tokens_total", "counter", "Tokens generated.", (double)s.n_generated);
-    put_value(out, "draft_tokens_total", "counter", "Draft tokens verified.", (double)s.n_drafted);
-    put_value(
-        out, "draft_tokens_accepted_total", "counter", "Draft tokens kept.", (double)s.n_accepted);
-    put_value(out, "steps_total", "counter", "Forward steps.", (double)s.n_steps);
-    put_value(out, "kv_pages", "gauge", "Pages of the KV pool.", (double)s.pages_total);
-    put_value(out, "kv_pages_used", "gauge", "Pages in use.", (double)s.pages_used);
-    put_value(out, "kv_cache_usage_ratio", "gauge", "Share of the pages in use.", pages);
-    put_value(out, "kv_cache_evictions_total", "counter", "Cached pages given up for others.",
-        (double)s.n_evicted);
-    put_value(out, "process_start_time_seconds", "gauge", "Start of the server, Unix time.",
-        (double)a->started_ms / 1e3);
-    buf_puts(out,
-        "# HELP tandem_draft_tokens_accepted_by_position_total Draft tokens kept, by place"
-        " in the block.\n# TYPE tandem_draft_tokens_accepted_by_position_total counter\n");
-    for (int i = 0; i < RUN_DRAFT_MAX && s.accepted_at[i] > 0; i++) {
-        buf_printf(out, "tandem_draft_tokens_accepted_by_position_total{position=\"%d\"} %llu\n",
-            i + 1, (unsigned long long)s.accepted_at[i]);
-    }
-    buf_puts(out, "# HELP tandem_build_info The build.\n# TYPE tandem_build_info gauge\n");
-    buf_puts(out, "tandem_build_info{");
-    buf labels = BUF_INIT;
-    metric_label(&labels, "version", a->options.build);
-    buf_append(out, labels.data, labels.len);
-    buf_release(&labels);
-    buf_puts(out, "} 1\n");
-}
-
-void route_metrics(http_request *q) {
-    buf body = BUF_INIT;
-    metrics_print(q->api->metrics.all, &body);
-    put_run_metrics(q->api, &body);
-    http_send(q, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }

@@ -10,10 +10,6 @@
 #include "engine/base/str.h"
 #include "engine/base/version.h"
 
-#define STATS_INTERVAL_MIN_MS 100
-#define STATS_INTERVAL_MAX_MS 60000
-#define STATS_INTERVAL_MS 500
-
 /* A number, or null while it is unknown. */
 static void put_known(json_w *w, const char *key, double value, int decimals) {
     json_w_key(w, key);
@@ -78,37 +74,71 @@ static void put_request(void *ctx, const run_progress *p) {
     json_w_close(w);
 }
 
-enum { RANKS_MAX = 16 };
-
-/* The ranks of this engine; at least rank 0. */
-static int list_ranks(api *a, api_rank *out) {
-    int n = 0;
-    if (atomic_load(&a->is_loaded) && a->ranks != NULL) n = a->ranks(a->ranks_ctx, out, RANKS_MAX);
-    if (n > 0) return n;
-    out[0] = (api_rank){.rank = 0, .state = "up", .exchange_ms = -1.0};
-    return 1;
-}
-
-static void put_ranks(api *a, json_w *w) {
-    api_rank ranks[RANKS_MAX];
-    int n = list_ranks(a, ranks);
+static void put_ranks(json_w *w, const api_rank *ranks, int n) {
     json_w_key(w, "ranks");
     json_w_array(w);
     for (int i = 0; i < n; i++) {
+        const rank_figures *f = &ranks[i].f;
         json_w_object(w);
         json_w_ki64(w, "rank", ranks[i].rank);
         json_w_kstr(w, "state", ranks[i].state);
+        json_w_kstr(w, "phase", rank_phase_name(f->phase));
+        json_w_key(w, "progress");
+        json_w_fixed(w, rank_phase_progress(f->phase, f->loaded), 3);
+        if (f->pid > 0) json_w_ki64(w, "pid", f->pid);
+        put_known(w, "age_s", ranks[i].age_s, 3);
         json_w_close(w);
     }
+    json_w_close(w);
+}
+
+static void put_plan(json_w *w, const api_start *t) {
+    const memory_plan *p = &t->plan;
+    json_w_key(w, "memory_plan");
+    if (p->weight_bytes == 0) {
+        json_w_null(w);
+        return;
+    }
+    json_w_object(w);
+    json_w_ku64(w, "weights_bytes", p->weight_bytes);
+    json_w_ku64(w, "cache_bytes", p->cache_bytes);
+    json_w_ku64(w, "work_bytes", p->work_bytes);
+    json_w_ku64(w, "reserve_bytes", p->reserve_bytes);
+    json_w_ku64(w, "available_bytes", t->available_bytes);
+    json_w_close(w);
+}
+
+static void put_start(json_w *w, const api_start *t) {
+    char hash[24];
+    json_w_kstr(w, "start_id", t->id[0] != '\0' ? t->id : NULL);
+    json_w_kstr(w, "phase", rank_phase_name(t->phase));
+    json_w_key(w, "progress");
+    json_w_fixed(w, t->progress, 3);
+    json_w_ku64(w, "phase_since_ms", t->since_ms);
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)t->settings_hash);
+    json_w_kstr(w, "settings_hash", t->settings_hash != 0 ? hash : NULL);
+    put_plan(w, t);
+    json_w_key(w, "last_failure");
+    if (t->last_failure.code == OK) {
+        json_w_null(w);
+        return;
+    }
+    json_w_object(w);
+    json_w_kstr(w, "code", err_name(t->last_failure.code));
+    json_w_kstr(w, "message", t->last_failure.msg);
+    json_w_ku64(w, "time_ms", t->last_failure_ms);
     json_w_close(w);
 }
 
 void route_state(http_request *q) {
     api *a = q->api;
     run_stats s;
+    api_rank ranks[API_MAX_RANKS];
+    api_start start;
     buf body = BUF_INIT;
     json_w w;
     api_stats(a, &s);
+    api_start_get(a, &start);
     json_w_begin(&w, &body);
     json_w_object(&w);
     json_w_kstr(&w, "version", TANDEM_VERSION);
@@ -119,7 +149,8 @@ void route_state(http_request *q) {
     json_w_kstr(&w, "reason", s.state == RUN_STATE_FAILED ? s.failure.msg : NULL);
     json_w_ku64(&w, "started_ms", a->started_ms);
     put_endpoint(a, &w);
-    put_ranks(a, &w);
+    put_start(&w, &start);
+    put_ranks(&w, ranks, api_ranks(a, &s, ranks));
     json_w_key(&w, "streams");
     json_w_object(&w);
     json_w_ki64(&w, "limit", s.n_slots);
@@ -134,142 +165,6 @@ void route_state(http_request *q) {
     json_w_close(&w);
     json_w_end(&w);
     http_send_json(q, 200, &body);
-}
-
-typedef struct stats_stream {
-    uint64_t interval_ms, due_ms;
-    process_sampler process;
-    uint64_t last_ms, last_tokens, last_prompt;
-} stats_stream;
-
-static void put_rank_figures(json_w *w, const api_rank *r) {
-    json_w_object(w);
-    json_w_ki64(w, "rank", r->rank);
-    put_known(w, "step_ms", r->step_ms, 3);
-    put_known(w, "step_ms_p95", r->step_ms_p95, 3);
-    put_known(w, "exchange_ms", r->exchange_ms, 3);
-    put_known(w, "mem_process_bytes", r->process_bytes, 0);
-    put_known(w, "mem_machine_used_bytes", r->machine_used_bytes, 0);
-    put_known(w, "mem_machine_total_bytes", r->machine_total_bytes, 0);
-    put_known(w, "cpu_percent", r->cpu_percent, 1);
-    json_w_knull(w, "gpu");
-    json_w_close(w);
-}
-
-static void put_stats_ranks(api *a, json_w *w, stats_stream *t, const run_stats *s) {
-    api_rank ranks[RANKS_MAX];
-    process_sample p;
-    int n = list_ranks(a, ranks);
-    process_sampler_take(&t->process, &p);
-    ranks[0].step_ms = s->step_ms;
-    ranks[0].step_ms_p95 = s->step_ms_p95;
-    ranks[0].process_bytes = p.process_bytes;
-    ranks[0].machine_used_bytes = p.machine_used_bytes;
-    ranks[0].machine_total_bytes = p.machine_total_bytes;
-    ranks[0].cpu_percent = p.cpu_percent;
-    json_w_key(w, "ranks");
-    json_w_array(w);
-    for (int i = 0; i < n; i++) {
-        put_rank_figures(w, &ranks[i]);
-    }
-    json_w_close(w);
-}
-
-/* Rates since the last object of this stream; the first has none and takes the last whole
- * second. */
-static void put_rates(json_w *w, stats_stream *t, const run_stats *s) {
-    uint64_t now = clock_mono_ms();
-    double tokens = s->tokens_per_s_now;
-    double prompt = s->prefill_per_s_now;
-    if (t->last_ms != 0 && now > t->last_ms) {
-        double seconds = (double)(now - t->last_ms) / 1e3;
-        tokens = (double)(s->n_generated - t->last_tokens) / seconds;
-        prompt = (double)(s->n_prompt_tokens - t->last_prompt) / seconds;
-    }
-    t->last_ms = now;
-    t->last_tokens = s->n_generated;
-    t->last_prompt = s->n_prompt_tokens;
-    put_known(w, "tokens_per_s_now", tokens, 2);
-    put_known(w, "tokens_per_s_minute", s->tokens_per_s_minute, 2);
-    put_known(w, "prefill_tokens_per_s_now", prompt, 2);
-}
-
-static void put_counts(json_w *w, const run_stats *s) {
-    json_w_key(w, "kv");
-    json_w_object(w);
-    json_w_ki64(w, "pages_used", s->pages_used);
-    json_w_ki64(w, "pages_total", s->pages_total);
-    json_w_close(w);
-    json_w_key(w, "cache");
-    json_w_object(w);
-    json_w_ki64(w, "pages", s->pages_cached);
-    json_w_ku64(w, "hit_tokens", s->n_cached_tokens);
-    json_w_ku64(w, "miss_tokens", s->n_prompt_tokens);
-    json_w_close(w);
-    json_w_key(w, "draft");
-    json_w_object(w);
-    json_w_ku64(w, "proposed", s->n_drafted);
-    json_w_ku64(w, "accepted", s->n_accepted);
-    json_w_close(w);
-    json_w_key(w, "requests");
-    json_w_object(w);
-    json_w_ki64(w, "queued", s->n_waiting);
-    json_w_ki64(w, "running", s->n_running);
-    json_w_ku64(w, "done", s->n_done);
-    json_w_ku64(w, "failed", s->n_failed);
-    json_w_ku64(w, "cancelled", s->n_cancelled);
-    json_w_close(w);
-}
-
-static void put_stats(api *a, stats_stream *t, buf *out) {
-    run_stats s;
-    json_w w;
-    run_stats_get(a->options.run, &s);
-    buf_puts(out, "data: ");
-    json_w_begin(&w, out);
-    json_w_object(&w);
-    json_w_ku64(&w, "time_ms", clock_wall_ms());
-    json_w_key(&w, "uptime_s");
-    json_w_fixed(&w, (double)s.uptime_ms / 1e3, 3);
-    json_w_kstr(&w, "state", api_state_name(s.state));
-    put_stats_ranks(a, &w, t, &s);
-    put_rates(&w, t, &s);
-    put_counts(&w, &s);
-    json_w_close(&w);
-    json_w_end(&w);
-    buf_puts(out, "\n\n");
-}
-
-static int fill_stats(void *ctx, http_request *q, buf *out) {
-    stats_stream *t = ctx;
-    uint64_t now = clock_mono_ms();
-    while (now < t->due_ms) {
-        int rc = http_wait(q, NULL, 0, (int)(t->due_ms - now), true);
-        if (rc == HTTP_GONE) return HTTP_BROKEN;
-        now = clock_mono_ms();
-    }
-    t->due_ms = now + t->interval_ms;
-    put_stats(q->api, t, out);
-    return HTTP_MORE;
-}
-
-void route_stats(http_request *q) {
-    api_error e;
-    int64_t interval = STATS_INTERVAL_MS;
-    const char *text = http_query(q, "interval_ms");
-    if (text != NULL && (parse_i64(text, &interval) != OK || interval < STATS_INTERVAL_MIN_MS ||
-                            interval > STATS_INTERVAL_MAX_MS)) {
-        api_bad(&e, "interval_ms", NULL, "interval_ms must be from %d to %d", STATS_INTERVAL_MIN_MS,
-            STATS_INTERVAL_MAX_MS);
-        http_fail(q, &e);
-        return;
-    }
-    stats_stream *t = mem_alloc(sizeof *t);
-    t->interval_ms = (uint64_t)interval;
-    process_sampler_init(&t->process);
-    http_set_endless(q);
-    http_stream(q, "text/event-stream; charset=utf-8",
-        (http_producer){.fill = fill_stats, .release = mem_free, .ctx = t});
 }
 
 static void send_ok(http_request *q) {

@@ -64,6 +64,10 @@ void exchange_usage(const exchange *x, uint64_t *ns, uint64_t *n) {
     *n = atomic_load_explicit(&x->n_used, memory_order_relaxed);
 }
 
+uint64_t exchange_bytes(const exchange *x) {
+    return atomic_load_explicit(&x->n_bytes, memory_order_relaxed);
+}
+
 /* One piece; remembers the first failure. */
 static int gather_piece(exchange *x, const void *mine, size_t bytes, void *all, err *e) {
     if (x->rc != OK) {

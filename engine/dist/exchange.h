@@ -48,6 +48,9 @@ int exchange_tcp_adopt(const exchange_tcp_options *options, const int *fds, exch
 void exchange_abort(exchange *x, const err *why);
 /* Nanoseconds the step thread has spent in exchanges and how many there were. Any thread. */
 void exchange_usage(const exchange *x, uint64_t *ns, uint64_t *n);
+/* Bytes that this rank has sent and received over TCP; device kinds leave their rails to the
+ * machine's own counters. Any thread. */
+uint64_t exchange_bytes(const exchange *x);
 /* Closes this rank's end; peers waiting on it get ERR_PEER. NULL allowed. */
 void exchange_close(exchange *x);
 

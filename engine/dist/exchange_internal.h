@@ -30,7 +30,7 @@ struct exchange {
     err broken;
     _Atomic int is_aborted; /* 1: abort_error is being written, 2: it is there */
     err abort_error;
-    _Atomic uint64_t used_ns, n_used;
+    _Atomic uint64_t used_ns, n_used, n_bytes; /* n_bytes: sent and received over TCP */
 };
 
 enum { EXCHANGE_DEFAULT_BYTES = 1 << 20, EXCHANGE_DEFAULT_TIMEOUT_MS = 10000 };

@@ -40,6 +40,7 @@ static int trade(tcp_exchange *x, int peer, const size_t out_in[2], err *e) {
     peer_part out = {x->out, out_in[0], 0}, in = {x->in, out_in[1], 0};
     uint64_t deadline = clock_mono_ms() + (uint64_t)x->base.timeout_ms;
     int rc = peer_transfer(x->fd[peer], &out, &in, deadline, e);
+    atomic_fetch_add_explicit(&x->base.n_bytes, out.done + in.done, memory_order_relaxed);
     return name_peer(rc, peer, x->base.timeout_ms, e);
 }
 

@@ -21,7 +21,7 @@ enum { BEAT_ALIVE = 1, BEAT_FAIL, BEAT_BYE };
 typedef struct beat {
     uint32_t magic;
     int32_t kind, rank, code;
-    pulse_report_data report;
+    rank_figures report;
     char text[PULSE_TEXT_MAX];
 } beat;
 
@@ -34,7 +34,8 @@ typedef struct pulse_peer_state {
         beat in;
         uint8_t bytes[sizeof(beat)];
     };
-    pulse_report_data report;
+    rank_figures report;
+    uint64_t report_ms;
 } pulse_peer_state;
 
 struct pulse {
@@ -68,6 +69,7 @@ static void send_kind(pulse *p, int kind, const err *why) {
     b.magic = BEAT_MAGIC;
     b.kind = kind;
     b.rank = p->o.rank;
+    rank_figures_init(&b.report);
     if (p->o.fill != NULL) p->o.fill(p->o.ctx, &b.report);
     if (why != NULL) {
         b.code = why->code;
@@ -102,6 +104,8 @@ static void take_beat(pulse *p, int r) {
     } else {
         pthread_mutex_lock(&p->lock);
         s->report = s->in.report;
+        rank_figures_check(&s->report);
+        s->report_ms = s->heard_ms;
         s->has_report = true;
         pthread_mutex_unlock(&p->lock);
     }
@@ -210,12 +214,16 @@ void pulse_close(pulse *p) {
     mem_free(p);
 }
 
-bool pulse_peer(pulse *p, int rank, pulse_report_data *out) {
+bool pulse_peer(pulse *p, int rank, rank_figures *out, double *age_s) {
     bool has = false;
-    if (rank < 0 || rank >= MEET_MAX_WORLD) return false;
+    rank_figures_init(out);
+    if (age_s != NULL) *age_s = -1.0;
+    if (p == NULL || rank < 0 || rank >= MEET_MAX_WORLD) return false;
     pthread_mutex_lock(&p->lock);
+    uint64_t now = clock_mono_ms();
     has = p->peers[rank].has_report;
-    *out = p->peers[rank].report;
+    if (has) *out = p->peers[rank].report;
+    if (has && age_s != NULL) *age_s = (double)(now - p->peers[rank].report_ms) / 1e3;
     pthread_mutex_unlock(&p->lock);
     return has;
 }

@@ -11,21 +11,10 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
+#include "engine/dist/figures.h"
 #include "engine/dist/meet.h"
 
 enum { PULSE_MS = 200, PULSE_LOST_MS = 1400, PULSE_TEXT_MAX = 256 };
-
-typedef enum pulse_phase { PULSE_MEETING, PULSE_LOADING, PULSE_READY, PULSE_LEAVING } pulse_phase;
-
-/* What a rank says about itself; values below 0 are unknown. */
-typedef struct pulse_report_data {
-    int32_t phase; /* pulse_phase */
-    int32_t pid;
-    uint64_t layout; /* of pages and snapshots; 0: not loaded yet */
-    uint64_t n_steps;
-    double step_ms, step_ms_p95, exchange_ms;
-    double process_bytes, machine_used_bytes, machine_total_bytes, cpu_percent;
-} pulse_report_data;
 
 typedef struct pulse pulse;
 
@@ -34,7 +23,7 @@ typedef struct pulse_options {
     const int *fds; /* rank 0: [world], others: [0]; taken */
     int lost_ms;    /* 0: PULSE_LOST_MS */
     /* Fills the figures of this rank before a beat; NULL: none. */
-    void (*fill)(void *ctx, pulse_report_data *out);
+    void (*fill)(void *ctx, rank_figures *out);
     /* A peer is lost: the sentence names the rank and why. */
     void (*on_lost)(void *ctx, int rank, const err *why);
     /* A peer said goodbye (a clean stop). */
@@ -45,8 +34,8 @@ typedef struct pulse_options {
 int pulse_open(const pulse_options *options, pulse **out, err *e);
 /* Stops the thread. NULL allowed. Not from a callback. */
 void pulse_close(pulse *p);
-/* The last report of a peer; false if none came yet. */
-bool pulse_peer(pulse *p, int rank, pulse_report_data *out);
+/* The last report of a peer and how old it is; false if none came yet. */
+bool pulse_peer(pulse *p, int rank, rank_figures *out, double *age_s);
 /* Tells all peers at once why this rank ends. */
 void pulse_fail(pulse *p, const err *why);
 /* Tells all peers that this rank stops on purpose. */

@@ -10,8 +10,9 @@
 #include "engine/base/mem.h"
 #include "engine/dist/peer_io.h"
 #include "engine/run/control_wire.h"
+#include "engine/run/step_times.h"
 
-enum { CONTROL_GATHER_BYTES = 1 << 16, CONTROL_DEFAULT_MS = 10000 };
+enum { CONTROL_GATHER_BYTES = 1 << 16, CONTROL_COPY_BYTES = 1 << 13, CONTROL_DEFAULT_MS = 10000 };
 
 struct control {
     const run_source *inner;
@@ -23,7 +24,7 @@ struct control {
     /* Calls that wait for the next one that must arrive. */
     uint8_t *out;
     size_t n_out, out_cap;
-    _Atomic uint32_t exchange_us; /* moving mean; UINT32_MAX: none yet */
+    step_times exchanges; /* of each step */
     int rc;                       /* first failure; every later call gives it again */
     err broken;
 };
@@ -84,11 +85,12 @@ static void end_call(control *c, size_t n) {
     c->n_out += sizeof(call_head) + n;
 }
 
-/* A call whose payload is a few numbers and then, perhaps, bytes that are not copied. */
+/* A call whose payload is a few numbers and then, perhaps, bytes: few are copied and wait with the
+ * call, many go out from where they lie. */
 static int call_with(
     control *c, uint32_t kind, const int64_t numbers[2], const void *blob, size_t n_blob, err *e) {
-    size_t n = CALL_NUMBERS_BYTES;
-    uint8_t *at = begin_call(c, kind, n, e);
+    size_t n = CALL_NUMBERS_BYTES, n_copied = n_blob <= CONTROL_COPY_BYTES ? n_blob : 0;
+    uint8_t *at = begin_call(c, kind, n + n_copied, e);
     if (at == NULL) return c->rc;
     call_head head = {CALL_MAGIC, kind, n + n_blob, c->n_calls};
     memcpy(c->out + c->n_out, &head, sizeof head);
@@ -96,6 +98,11 @@ static int call_with(
     end_call(c, n);
     if (n_blob == 0) return OK;
     c->hash = call_hash(c->hash, blob, n_blob);
+    if (n_copied > 0) {
+        memcpy(at + n, blob, n_blob);
+        c->n_out += n_blob;
+        return OK;
+    }
     int rc = flush(c, e);
     return rc == OK ? send_all(c, blob, n_blob, e) : rc;
 }
@@ -123,17 +130,10 @@ static int settle(control *c, int rc, err *e) {
 
 /* ---- the source ---- */
 
-/* A moving mean over about 16 steps. */
-static void count_exchange(control *c, uint64_t ns) {
-    uint32_t old = atomic_load_explicit(&c->exchange_us, memory_order_relaxed);
-    uint64_t us = ns / 1000 < UINT32_MAX ? ns / 1000 : UINT32_MAX - 1;
-    if (old != UINT32_MAX) us = ((uint64_t)old * 15 + us) / 16;
-    atomic_store_explicit(&c->exchange_us, (uint32_t)us, memory_order_relaxed);
-}
-
 double control_exchange_ms(const control *c) {
-    uint32_t us = atomic_load_explicit(&c->exchange_us, memory_order_relaxed);
-    return us == UINT32_MAX ? -1.0 : us / 1e3;
+    double mean;
+    step_times_read(&c->exchanges, &mean, NULL);
+    return mean;
 }
 
 static int state_hash(void *self, uint64_t *hash, err *e);
@@ -151,7 +151,7 @@ static int step(void *self, const batch_plan *plan, step_result *out, err *e) {
     exchange_usage(c->x, &before, &calls);
     rc = settle(c, c->inner->step(c->inner->self, plan, out, e), e);
     exchange_usage(c->x, &after, &calls);
-    count_exchange(c, after - before);
+    step_times_add(&c->exchanges, after - before);
     if (rc != OK || c->check_every <= 0 || ++c->n_unchecked < c->check_every) return rc;
     uint64_t hash;
     c->n_unchecked = 0;
@@ -191,6 +191,18 @@ static void slot_reset(void *self, int slot) {
     err ignored = ERR_INIT; /* the next call that can fail gives it again */
     (void)call_with(c, CALL_RESET, (int64_t[2]){slot, 0}, NULL, 0, &ignored);
     c->inner->slot_reset(c->inner->self, slot);
+}
+
+/* A hint without a result: what does not fit is left out. */
+static void prefetch(void *self, const int32_t *tokens, int32_t n_before, int32_t n) {
+    control *c = self;
+    err ignored = ERR_INIT;
+    int32_t room = c->inner->info.max_rows - n_before;
+    if (n > room) n = room;
+    if (n_before < 0 || n < 1) return;
+    size_t bytes = (size_t)(n_before + n) * sizeof *tokens;
+    (void)call_with(c, CALL_PREFETCH, (int64_t[2]){n_before, n}, tokens, bytes, &ignored);
+    c->inner->prefetch(c->inner->self, tokens, n_before, n);
 }
 
 static int slot_copy(void *self, int dst, int src, err *e) {
@@ -276,6 +288,7 @@ static void fill_source(control *c, run_source *out) {
         .page_copy = in->page_copy != NULL ? page_copy : NULL,
         .page_read = in->page_read != NULL ? page_read : NULL,
         .page_write = in->page_write != NULL ? page_write : NULL,
+        .prefetch = in->prefetch != NULL ? prefetch : NULL,
         .state_hash = in->state_hash != NULL ? state_hash : NULL};
 }
 
@@ -287,7 +300,6 @@ int control_open(const control_options *o, control **out, run_source *source, er
     *out = NULL;
     c->inner = o->source;
     c->x = o->exchange;
-    atomic_store(&c->exchange_us, UINT32_MAX);
     c->n_fds = o->world - 1;
     c->timeout_ms = o->timeout_ms > 0 ? o->timeout_ms : CONTROL_DEFAULT_MS;
     c->check_every = o->source->state_hash != NULL ? o->check_every : 0;

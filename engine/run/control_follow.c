@@ -82,12 +82,27 @@ static int settle(follower *f, int rc) {
     return rc == ERR_ARG || rc == ERR_FULL ? OK : rc;
 }
 
+/* What the source may rely on whoever sent the plan; the rest it checks itself. */
+static bool is_plan_sane(const source_info *info, const batch_plan *plan) {
+    int64_t n_logits = 0;
+    for (int32_t i = 0; i < plan->n_spans; i++) {
+        const plan_span *s = &plan->spans[i];
+        if (s->slot < 0 || s->slot >= info->n_slots || s->pos < 0) return false;
+        if (s->pos > info->max_context - s->n_rows) return false;
+        n_logits += s->logits == PLAN_LOGITS_ALL ? s->n_rows : s->logits == PLAN_LOGITS_LAST;
+    }
+    return n_logits <= info->max_logit_rows;
+}
+
 static int make_step(follower *f, const call_head *h, err *e) {
     const run_source *s = f->o->source;
     call_reader r = {f->payload, f->payload + h->n_bytes, true};
     batch_plan plan;
     step_result result;
-    if (!call_plan_read(&r, &plan, f->spans, f->tokens, s->info.max_rows)) return malformed(h, e);
+    if (!call_plan_read(&r, &plan, f->spans, f->tokens, s->info.max_rows) ||
+        !is_plan_sane(&s->info, &plan)) {
+        return malformed(h, e);
+    }
     int rc = agree(f, e);
     if (rc != OK) return rc;
     uint64_t start = clock_mono_ns(), used = 0, used_after = 0, n = 0;
@@ -109,6 +124,8 @@ static int make_draft(follower *f, const call_head *h, err *e) {
     for (int32_t i = 0; i < n; i++) {
         f->drafts[i].slot = call_read_i32(&r);
         f->drafts[i].token = call_read_i32(&r);
+        if (f->drafts[i].slot < 0 || f->drafts[i].slot >= s->info.n_slots) r.is_good = false;
+        if (f->drafts[i].token < 0 || f->drafts[i].token >= s->info.n_vocab) r.is_good = false;
     }
     if (!r.is_good || r.at != r.end) return malformed(h, e);
     int rc = agree(f, e);
@@ -118,10 +135,25 @@ static int make_draft(follower *f, const call_head *h, err *e) {
 static int make_pages(follower *f, const call_head *h, const int64_t numbers[2], err *e) {
     const run_source *s = f->o->source;
     size_t n = ((size_t)h->n_bytes - CALL_NUMBERS_BYTES) / sizeof(int32_t);
-    if (numbers[1] < 0 || (uint64_t)numbers[1] != n) return malformed(h, e);
+    bool is_good = (uint64_t)numbers[1] == n && n <= (size_t)s->info.n_pages;
     memmove(f->payload, f->payload + CALL_NUMBERS_BYTES, n * sizeof(int32_t));
     const int32_t *pages = (const int32_t *)(const void *)f->payload;
+    for (size_t i = 0; i < n && is_good; i++) {
+        is_good = pages[i] >= 0 && pages[i] < s->info.n_pages;
+    }
+    if (!is_good) return malformed(h, e);
     return settle(f, s->slot_pages(s->self, (int)numbers[0], pages, (int)n, e));
+}
+
+static int make_prefetch(follower *f, const call_head *h, const int64_t numbers[2], err *e) {
+    const run_source *s = f->o->source;
+    size_t n = ((size_t)h->n_bytes - CALL_NUMBERS_BYTES) / sizeof(int32_t);
+    bool is_good = n <= (size_t)s->info.max_rows && numbers[1] >= 1 &&
+                   (uint64_t)(numbers[0] + numbers[1]) == n && s->prefetch != NULL;
+    if (!is_good) return malformed(h, e);
+    memcpy(f->tokens, f->payload + CALL_NUMBERS_BYTES, n * sizeof(int32_t));
+    s->prefetch(s->self, f->tokens, (int32_t)numbers[0], (int32_t)numbers[1]);
+    return OK;
 }
 
 /* What rank 0 reads is read here, too, and goes into the comparison. */
@@ -162,12 +194,13 @@ static int make_small(follower *f, const call_head *h, err *e) {
     size_t n_bytes = (size_t)h->n_bytes - CALL_NUMBERS_BYTES;
     int64_t v[2];
     memcpy(v, f->payload, sizeof v);
-    if (v[0] < 0 || v[0] > INT32_MAX || v[1] < 0) return malformed(h, e);
+    if (v[0] < 0 || v[0] > INT32_MAX || v[1] < 0 || v[1] > INT64_MAX / 2) return malformed(h, e);
     int a = (int)v[0];
     bool has_slot = a < s->info.n_slots, has_page = a < s->info.n_pages;
     if (h->kind == CALL_SAVE || h->kind == CALL_PAGE_READ || h->kind == CALL_DIGEST) {
         return make_read(f, h, v, e);
     }
+    if (h->kind == CALL_PREFETCH) return make_prefetch(f, h, v, e);
     if (h->kind == CALL_COMMIT && has_slot) return settle(f, s->commit(s->self, a, v[1], e));
     if (h->kind == CALL_PAGES && has_slot) return make_pages(f, h, v, e);
     if (h->kind == CALL_RESET && has_slot) {

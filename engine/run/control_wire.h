@@ -23,6 +23,7 @@ enum {
     CALL_SAVE,      /* its result's bytes are part of the stream: see call_hash */
     CALL_PAGE_READ, /* so are these */
     CALL_DIGEST,
+    CALL_PREFETCH,
     CALL_END,
     CALL_SETTINGS
 };

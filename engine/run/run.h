@@ -20,7 +20,6 @@
 #define RUN_ID_MAX 64
 #define RUN_STOP_MAX 64
 #define RUN_BANNED_MAX 16
-#define RUN_STEP_RING 256
 #define RUN_SALT_BYTES 16
 
 typedef struct run run;
@@ -41,6 +40,9 @@ typedef struct run_options {
     uint8_t cache_identity[32]; /* of the model and how it computes: others' entries are not used */
     int32_t mark_tokens;        /* a state is saved so often in long sequences; 0: 1024 */
     bool has_constant_hash;     /* for tests of the prefix cache: all hashes are equal */
+    /* For tests: the clock by which steps are measured and requests timed; NULL: clock_mono_ns. */
+    uint64_t (*now_ns)(void *ctx);
+    void *now_ctx;
 } run_options;
 
 /* What the step thread asks before each pick of a stream: limits that depend on the tokens so far
@@ -90,7 +92,7 @@ typedef struct run_event {
 
 enum { RUN_PHASE_QUEUED, RUN_PHASE_PREFILL, RUN_PHASE_DECODE, RUN_PHASE_DONE };
 
-/* Times are clock_mono_ns, 0 = not yet. */
+/* Times are clock_mono_ns (or of the clock in the options), 0 = not yet. */
 typedef struct run_progress {
     char id[RUN_ID_MAX];
     int phase;

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "engine/base/clock.h"
 #include "engine/run/copy_draft.h"
 #include "engine/run/cost.h"
 #include "engine/run/disk.h"
@@ -14,6 +15,7 @@
 #include "engine/run/pages.h"
 #include "engine/run/prefix.h"
 #include "engine/run/run.h"
+#include "engine/run/step_times.h"
 
 #define TICKET_RING 256 /* events; a power of two */
 #define RUN_SECONDS 128 /* per-second token buckets kept; a power of two above 60 */
@@ -143,7 +145,7 @@ struct run {
     histogram step_seconds, step_rows;
     _Atomic uint64_t second_of[RUN_SECONDS];
     _Atomic uint32_t tokens_in[RUN_SECONDS], prompt_in[RUN_SECONDS];
-    _Atomic uint32_t step_us[RUN_STEP_RING];
+    step_times times;
     _Atomic uint64_t step_started_ns; /* 0: no step now */
     _Atomic uint64_t step_ended_ns;
     _Atomic int is_failing; /* someone writes failure */
@@ -151,6 +153,10 @@ struct run {
     err failure;            /* written once before has_failed */
     bool has_swept_failure; /* step thread: the streams were told */
 };
+
+static inline uint64_t run_now(const run *r) {
+    return r->options.now_ns != NULL ? r->options.now_ns(r->options.now_ctx) : clock_mono_ns();
+}
 
 /* ticket.c */
 void ticket_push(ticket *t, const run_event *event);

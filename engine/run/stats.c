@@ -25,14 +25,11 @@ void run_count_second(run *r, uint32_t n_tokens, uint32_t n_prompt) {
 }
 
 void run_count_step(run *r, uint64_t ns, int32_t n_rows) {
-    uint64_t n = atomic_load_explicit(&r->n_steps, memory_order_relaxed);
-    uint64_t us = ns / 1000;
-    atomic_store_explicit(&r->step_us[n % RUN_STEP_RING],
-        us > UINT32_MAX ? UINT32_MAX : (uint32_t)us, memory_order_relaxed);
+    step_times_add(&r->times, ns);
     atomic_fetch_add_explicit(&r->n_rows, (uint64_t)n_rows, memory_order_relaxed);
     histogram_add(&r->step_seconds, &RUN_STEP_SECONDS, (double)ns / 1e9);
     histogram_add(&r->step_rows, &RUN_STEP_ROWS, (double)n_rows);
-    atomic_store_explicit(&r->n_steps, n + 1, memory_order_release);
+    atomic_fetch_add_explicit(&r->n_steps, 1, memory_order_release);
 }
 
 /* Tokens of the last whole seconds before now; the running second is left out. */
@@ -67,27 +64,9 @@ static void fill_rates(run *r, run_stats *out) {
 }
 
 static void fill_step_times(run *r, run_stats *out) {
-    uint32_t us[RUN_STEP_RING];
-    uint64_t n_steps = atomic_load_explicit(&r->n_steps, memory_order_acquire);
-    uint32_t n = n_steps < RUN_STEP_RING ? (uint32_t)n_steps : RUN_STEP_RING;
-    double sum = 0.0;
-    out->step_ms = -1.0;
-    out->step_ms_p95 = -1.0;
     uint64_t ended = atomic_load(&r->step_ended_ns);
-    if (n == 0 || clock_mono_ns() - ended > 60 * NS_PER_S) return;
-    for (uint32_t i = 0; i < n; i++) {
-        us[i] = atomic_load_explicit(
-            &r->step_us[(n_steps - 1 - i) % RUN_STEP_RING], memory_order_relaxed);
-        sum += i < 16 ? (double)us[i] : 0.0;
-        uint32_t j = i; /* kept in order as it grows: 256 values at most */
-        for (uint32_t value = us[i]; j > 0 && us[j - 1] > value; j--) {
-            uint32_t swap = us[j - 1];
-            us[j - 1] = us[j];
-            us[j] = swap;
-        }
-    }
-    out->step_ms = sum / (n < 16 ? (double)n : 16.0) / 1e3;
-    out->step_ms_p95 = (double)us[(n - 1) * 95 / 100] / 1e3;
+    step_times_read(&r->times, &out->step_ms, &out->step_ms_p95);
+    if (clock_mono_ns() - ended > 60 * NS_PER_S) out->step_ms = out->step_ms_p95 = -1.0;
 }
 
 static int state_of(run *r) {

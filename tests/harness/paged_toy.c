@@ -16,6 +16,7 @@ typedef struct toy_slot {
     int n_pages;
     int32_t ring[RING];
     bool is_bad;
+    int64_t i_step; /* the last one with a row of its own reply; 0: none */
 } toy_slot;
 
 typedef struct toy_snapshot {
@@ -36,7 +37,10 @@ struct paged_toy {
     uint8_t *is_finite;
     int n_logits_cap;
     _Atomic int fail_code, slow_ms;
-    _Atomic int64_t n_prompt_rows;
+    _Atomic int64_t n_prompt_rows, n_prefetched;
+    int64_t i_step;
+    _Atomic uint64_t now_ns, longest_gap_ns;
+    int32_t block;
 };
 
 static int32_t *place(paged_toy *t, const toy_slot *s, int64_t pos) {
@@ -100,6 +104,31 @@ static int take_span(paged_toy *t, const plan_span *span, int i_span, step_resul
     return OK;
 }
 
+/* The clock goes on; how long running streams had to wait. */
+static void pass_time(paged_toy *t, const batch_plan *plan) {
+    const toy_cost *c = &t->o.cost;
+    double ns = (double)c->step_ns;
+    for (int i = 0; i < plan->n_spans; i++) {
+        const plan_span *s = &plan->spans[i];
+        double deep = ((double)c->prompt_row_ns_at_64k - (double)c->prompt_row_ns) / 65536.0;
+        bool is_prompt = s->kind == PLAN_PROMPT;
+        double row =
+            is_prompt ? (double)c->prompt_row_ns + deep * (double)s->pos : (double)c->row_ns;
+        ns += row * s->n_rows;
+    }
+    uint64_t before = atomic_load(&t->now_ns);
+    atomic_store(&t->now_ns, before + (uint64_t)ns);
+    t->i_step++;
+    for (int i = 0; i < plan->n_spans; i++) {
+        toy_slot *s = &t->slots[plan->spans[i].slot];
+        if (plan->spans[i].kind == PLAN_PROMPT) continue;
+        if (s->i_step == t->i_step - 1 && (uint64_t)ns > atomic_load(&t->longest_gap_ns)) {
+            atomic_store(&t->longest_gap_ns, (uint64_t)ns);
+        }
+        s->i_step = t->i_step;
+    }
+}
+
 static int toy_step(void *self, const batch_plan *plan, step_result *out, err *e) {
     paged_toy *t = self;
     int code = atomic_exchange(&t->fail_code, 0);
@@ -111,6 +140,7 @@ static int toy_step(void *self, const batch_plan *plan, step_result *out, err *e
         int rc = take_span(t, &plan->spans[i], i, out, e);
         if (rc != OK) return rc;
     }
+    pass_time(t, plan);
     out->logits = t->logits;
     out->first_logit = t->first;
     out->is_finite = t->is_finite;
@@ -125,7 +155,8 @@ static int toy_draft(void *self, const draft_request *requests, int n, draft_res
         toy_slot *s = &t->slots[requests[i].slot];
         toy_slot kept = *s;
         int32_t token = requests[i].token;
-        for (int j = 0; j < PAGED_TOY_BLOCK; j++) {
+        for (int j = 0; j < t->block; j++) {
+            bool is_wrong = t->o.n_right > 0 && j == t->o.n_right - 1;
             bool fits = s->len < (int64_t)s->n_pages * t->o.page_tokens;
             if (fits && put_token(t, s, token, e) == OK) {
                 uint64_t h = row_hash(t, s, s->len - 1);
@@ -134,15 +165,16 @@ static int toy_draft(void *self, const draft_request *requests, int n, draft_res
                 for (int32_t k = 1; k < PAGED_TOY_VOCAB; k++) {
                     if (row[k] > row[token]) token = k;
                 }
-                if (h % 5 == 0) token = (token + 1) % PAGED_TOY_VOCAB;
+                is_wrong |= t->o.n_right == 0 && h % 5 == 0;
+                if (is_wrong) token = (token + 1) % PAGED_TOY_VOCAB;
             }
-            t->draft_tokens[i * PAGED_TOY_BLOCK + j] = token;
-            t->draft_confidence[i * PAGED_TOY_BLOCK + j] = 2.0f;
+            t->draft_tokens[i * t->block + j] = token;
+            t->draft_confidence[i * t->block + j] = t->o.n_right > 0 ? 12.0f : 2.0f;
         }
         *s = kept;
     }
     *out = (draft_result){.n_requests = n,
-        .block = PAGED_TOY_BLOCK,
+        .block = t->block,
         .tokens = t->draft_tokens,
         .confidence = t->draft_confidence};
     return OK;
@@ -230,6 +262,12 @@ static int toy_page_write(void *self, int page, const void *data, err *e) {
     return OK;
 }
 
+/* Nothing is read ahead; what is said must be possible. */
+static void toy_prefetch(void *self, const int32_t *tokens, int32_t n_before, int32_t n) {
+    CHECK(n_before >= 0 && n >= 1 && tokens[n_before + n - 1] >= 0);
+    atomic_fetch_add(&((paged_toy *)self)->n_prefetched, n);
+}
+
 static int toy_state_hash(void *self, uint64_t *hash, err *e) {
     paged_toy *t = self;
     (void)e;
@@ -251,12 +289,13 @@ static int toy_state_hash(void *self, uint64_t *hash, err *e) {
 paged_toy *paged_toy_new(const paged_toy_options *o) {
     paged_toy *t = mem_alloc(sizeof *t);
     t->o = *o;
-    t->n_logits_cap = o->n_slots * (PAGED_TOY_BLOCK + 1 + RUN_DRAFT_MAX);
+    t->block = o->block > 0 ? o->block : PAGED_TOY_BLOCK;
+    t->n_logits_cap = o->n_slots * (t->block + 1 + RUN_DRAFT_MAX);
     t->pages = mem_array((size_t)(o->n_pages * o->page_tokens), sizeof *t->pages);
     t->logits = mem_array((size_t)t->n_logits_cap * PAGED_TOY_VOCAB, sizeof *t->logits);
     t->is_finite = mem_array((size_t)t->n_logits_cap, 1);
-    t->draft_tokens = mem_array((size_t)(o->n_slots * PAGED_TOY_BLOCK), sizeof(int32_t));
-    t->draft_confidence = mem_array((size_t)(o->n_slots * PAGED_TOY_BLOCK), sizeof(float));
+    t->draft_tokens = mem_array((size_t)(o->n_slots * t->block), sizeof(int32_t));
+    t->draft_confidence = mem_array((size_t)(o->n_slots * t->block), sizeof(float));
     for (int i = 0; i < o->n_slots; i++) {
         t->slots[i].table = mem_array((size_t)o->n_pages + 1, sizeof(int32_t));
     }
@@ -267,7 +306,7 @@ paged_toy *paged_toy_new(const paged_toy_options *o) {
             .page_tokens = o->page_tokens,
             .max_rows = o->max_rows,
             .max_logit_rows = t->n_logits_cap,
-            .block = o->has_drafts ? PAGED_TOY_BLOCK : 0,
+            .block = o->has_drafts ? t->block : 0,
             .max_context = o->max_context,
             .snapshot_bytes = sizeof(toy_snapshot),
             .page_bytes = page_bytes(t),
@@ -283,6 +322,7 @@ paged_toy *paged_toy_new(const paged_toy_options *o) {
         .page_copy = toy_page_copy,
         .page_read = toy_page_read,
         .page_write = toy_page_write,
+        .prefetch = toy_prefetch,
         .state_hash = toy_state_hash};
     return t;
 }
@@ -312,6 +352,18 @@ void paged_toy_slow(paged_toy *t, int ms_per_step) {
     atomic_store(&t->slow_ms, ms_per_step);
 }
 
+uint64_t paged_toy_now(void *toy) {
+    return 1 + atomic_load(&((paged_toy *)toy)->now_ns); /* 0 would mean: not yet */
+}
+
+uint64_t paged_toy_longest_gap(const paged_toy *t) {
+    return atomic_load(&t->longest_gap_ns);
+}
+
 int64_t paged_toy_prompt_rows(const paged_toy *t) {
     return atomic_load(&t->n_prompt_rows);
+}
+
+int64_t paged_toy_prefetched(const paged_toy *t) {
+    return atomic_load(&((paged_toy *)(uintptr_t)t)->n_prefetched);
 }

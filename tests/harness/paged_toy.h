@@ -13,10 +13,19 @@ enum { PAGED_TOY_VOCAB = 61, PAGED_TOY_BAD = 0, PAGED_TOY_EOS = 1, PAGED_TOY_BLO
 
 typedef struct paged_toy paged_toy;
 
+/* What a step takes on the toy's own clock; all 0: the clock stands still. */
+typedef struct toy_cost {
+    uint64_t step_ns, row_ns;
+    uint64_t prompt_row_ns, prompt_row_ns_at_64k; /* of a prompt row, by its position */
+} toy_cost;
+
 typedef struct paged_toy_options {
     int32_t n_slots, n_pages, page_tokens, max_rows;
     int64_t max_context;
     bool has_drafts;
+    int32_t block;   /* drafts of a call; 0: PAGED_TOY_BLOCK */
+    int32_t n_right; /* of a block so many drafts are right, less one; 0: mistakes now and then */
+    toy_cost cost;
 } paged_toy_options;
 
 paged_toy *paged_toy_new(const paged_toy_options *o);
@@ -26,7 +35,15 @@ const run_source *paged_toy_source(const paged_toy *t);
 /* Any thread. The next step fails with this code, once. */
 void paged_toy_fail(paged_toy *t, int code);
 void paged_toy_slow(paged_toy *t, int ms_per_step);
+/* The toy's own clock, for run_options.now_ns with the toy as context. */
+uint64_t paged_toy_now(void *toy);
+/* By it, the longest time between the ends of two steps after each other that both held rows of the
+ * same running stream. */
+uint64_t paged_toy_longest_gap(const paged_toy *t);
+
 /* Prompt rows stepped since the start. */
 int64_t paged_toy_prompt_rows(const paged_toy *t);
+/* Positions that were hinted at. */
+int64_t paged_toy_prefetched(const paged_toy *t);
 
 #endif

@@ -191,6 +191,8 @@ static void two_sources_stay_equal(void **state) {
     serve(&d.source, dir, again, N); /* what the disk remembers */
     if (d.source.state_hash(d.source.self, &hash, &e) != OK) fail_msg("%s", e.msg);
     assert_true(atomic_load(&d.n_steps) > N);
+    assert_true(paged_toy_prefetched(d.toy[0]) > 0);
+    assert_int_equal(paged_toy_prefetched(d.toy[0]), paged_toy_prefetched(d.toy[1]));
     for (int i = 0; i < N; i++) {
         assert_int_equal(one[i].n, two[i].n);
         assert_memory_equal(one[i].tokens, two[i].tokens, sizeof one[i].tokens);
@@ -444,6 +446,7 @@ static void malformed_messages_are_refused(void **state) {
         {{CALL_MAGIC, CALL_PAGE_READ, CALL_NUMBERS_BYTES, 1}, {PAGES, 0}, ERR_MISMATCH},
         {{CALL_MAGIC, CALL_PAGE_COPY, CALL_NUMBERS_BYTES, 1}, {PAGES, 0}, ERR_MISMATCH},
         {{CALL_MAGIC, CALL_SAVE, CALL_NUMBERS_BYTES, 1}, {SLOTS, 0}, ERR_MISMATCH},
+        {{CALL_MAGIC, CALL_PREFETCH, CALL_NUMBERS_BYTES, 1}, {0, 2}, ERR_MISMATCH},
         {{CALL_MAGIC, CALL_SETTINGS, CALL_NUMBERS_BYTES, 1}, {0, 0}, ERR_MISMATCH},
         {{CALL_MAGIC, CALL_STEP, CALL_NUMBERS_BYTES, 1}, {1, 1}, ERR_MISMATCH},
         {{CALL_MAGIC, CALL_DRAFT, CALL_NUMBERS_BYTES, 1}, {-5, 0}, ERR_MISMATCH},
