@@ -1,6 +1,5 @@
 #include <string.h>
 
-#include "engine/base/clock.h"
 #include "engine/run/run_internal.h"
 
 #define COPY_AVERAGE 0.1
@@ -43,7 +42,7 @@ static bool keep_token(run *r, stream *s, const sample_pick *pick) {
         stream_end(r, s, RUN_END_STOP, pick->token, NULL);
         return false;
     }
-    uint64_t now = clock_mono_ns();
+    uint64_t now = run_now(r);
     if (s->n_known == t->n_prompt) {
         atomic_store_explicit(&t->first_ns, now, memory_order_relaxed);
         atomic_store_explicit(&t->phase, RUN_PHASE_DECODE, memory_order_relaxed);

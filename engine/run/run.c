@@ -254,7 +254,7 @@ int run_submit(run *r, const run_request *q, ticket **out, err *e) {
         (*out)->guide = *q->guide;
         (*out)->has_guide = true;
     }
-    atomic_store_explicit(&(*out)->submit_ns, clock_mono_ns(), memory_order_relaxed);
+    atomic_store_explicit(&(*out)->submit_ns, run_now(r), memory_order_relaxed);
     enlist(r, *out);
     return OK;
 }

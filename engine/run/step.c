@@ -190,7 +190,7 @@ static void draft_next(run *r, step_work *w) {
         w->drafts[n++] = (draft_request){.slot = i, .token = s->t->tokens[s->n_known - 1]};
     }
     if (n == 0) return;
-    uint64_t start = clock_mono_ns();
+    uint64_t start = run_now(r);
     int rc = r->source->draft(r->source->self, w->drafts, n, &result, &why);
     if (rc != OK) {
         LOG(LOG_ERROR, "run", "draft failed", "code=%d message=\"%s\"", rc, why.msg);
@@ -199,14 +199,14 @@ static void draft_next(run *r, step_work *w) {
         }
         return;
     }
-    step_cost_add_draft(&r->cost, clock_mono_ns() - start);
+    step_cost_add_draft(&r->cost, run_now(r) - start);
     take_drafts(r, w, n, &result, n_other);
 }
 
 /* The step before has taken until now: its tokens came out in between, so all of it is gap. */
 static void note_slice(run *r, step_work *w) {
     if (w->slice.n_prompt > 0) {
-        w->slice.ns = clock_mono_ns() - w->slice_start;
+        w->slice.ns = run_now(r) - w->slice_start;
         step_cost_add_slice(&r->cost, &w->slice);
     }
     w->slice = (slice_cost){0};
@@ -249,11 +249,11 @@ static void do_step(run *r, step_work *w, int32_t n_rows) {
     uint64_t before = atomic_load_explicit(&r->n_generated, memory_order_relaxed);
     note_slice(r, w);
     slice_cost slice = slice_of(w);
-    uint64_t start = clock_mono_ns();
-    atomic_store(&r->step_started_ns, start);
+    uint64_t start = run_now(r);
+    atomic_store(&r->step_started_ns, clock_mono_ns());
     prefetch_next(r, w, n_rows);
     int rc = r->source->step(r->source->self, &plan, &result, &why);
-    uint64_t step_ns = clock_mono_ns() - start;
+    uint64_t step_ns = run_now(r) - start;
     if (rc != OK) {
         fail_step(r, w, rc, &why);
     } else {

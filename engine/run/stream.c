@@ -1,6 +1,5 @@
 #include <string.h>
 
-#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/run/run_internal.h"
 
@@ -21,7 +20,7 @@ void ticket_end(run *r, ticket *t, int end, int32_t token, const err *why) {
     _Atomic uint64_t *counter = end == RUN_END_ERROR ? &r->n_failed : &r->n_done;
     counter = end == RUN_END_CANCELLED ? &r->n_cancelled : counter;
     atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
-    atomic_store_explicit(&t->last_ns, clock_mono_ns(), memory_order_relaxed);
+    atomic_store_explicit(&t->last_ns, run_now(r), memory_order_relaxed);
     atomic_store(&t->phase, RUN_PHASE_DONE);
     ticket_push(t, &event);
     ticket_leave(t);
@@ -85,7 +84,7 @@ static void start_stream(run *r, stream *s, ticket *t, int32_t n_reserved) {
         r->source->slot_begin(r->source->self, slot, t->tokens, t->n_prompt);
     }
     reuse_start(r, s);
-    atomic_store_explicit(&t->start_ns, clock_mono_ns(), memory_order_relaxed);
+    atomic_store_explicit(&t->start_ns, run_now(r), memory_order_relaxed);
     atomic_store_explicit(&t->phase, RUN_PHASE_PREFILL, memory_order_relaxed);
     /* In this order, so that running + waiting never looks smaller than it is. */
     atomic_fetch_add(&r->n_running, 1);

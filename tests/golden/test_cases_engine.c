@@ -1,25 +1,29 @@
 /* The cases of the folder engine (CASES_DIR, default tests/data/cases) against the scheduler and its
  * caches over a stand-in for the model (paged_toy.h), at the sizes the cases name. A word of a message
- * is one token. What is about the model, several ranks or time has tests of its own and is skipped
- * here with the place named. */
+ * is one token. Times are those of the stand-in's own clock. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
 #include "engine/base/str.h"
 #include "engine/run/run.h"
+#include "tests/harness/engine_steps.h"
 #include "tests/harness/paged_toy.h"
 #include "tests/harness/vectors.h"
 
-enum { PAGE = 128, CONTEXT = 40960, MAX_CHATS = 64, REPLY = 64 };
+enum { PAGE = 128, CONTEXT = 1 << 17, MAX_CHATS = 64, REPLY = 640 };
 enum { BOS = 2, FIRST_ROLE = 3, FIRST_WORD = 8 };
 
 typedef struct chat {
@@ -28,9 +32,16 @@ typedef struct chat {
     int32_t n_prompt, n_reply, n_cached, end;
     int32_t max_tokens;
     uint8_t salt;
+    double first_s; /* to the first token, on the toy's clock */
 } chat;
 
+/* Minutes of the cases: as many in the long tests, seconds else. */
+#define LONG_FACTOR (getenv("TANDEM_LONG") != NULL ? 60 : 1)
+
 static vectors v;
+static ticket *loads[8];
+static int n_loads;
+static bool has_no_stop;
 static paged_toy *toy;
 static run *engine;
 static chat chats[MAX_CHATS];
@@ -40,6 +51,7 @@ static size_t n_log;
 static bool has_constant_hash, is_per_key;
 static int32_t growth[64];
 static int n_growth;
+static step_facts facts;
 
 static void keep_line(void *ctx, log_level level, const char *line, size_t len) {
     (void)ctx;
@@ -56,9 +68,15 @@ static void start_engine(void) {
         .page_tokens = PAGE,
         .max_context = CONTEXT,
         .max_rows = 512,
-        .has_drafts = true};
+        .has_drafts = true,
+        .cost = {.step_ns = 5000000,
+            .row_ns = 1000000,
+            .prompt_row_ns = 400000,
+            .prompt_row_ns_at_64k = 1200000}};
     toy = paged_toy_new(&to);
     run_options o = {.source = paged_toy_source(toy),
+        .now_ns = paged_toy_now,
+        .now_ctx = toy,
         .cache_dir = cache_dir,
         .cache_disk_bytes = (uint64_t)1 << 30,
         .has_constant_hash = has_constant_hash};
@@ -105,6 +123,14 @@ static void put_generated(chat *c, const char *how) {
         put_words(c, strtol(of + 3, NULL, 10), seed ? strtoull(seed + 5, NULL, 10) : 77);
 }
 
+static void put_content(chat *c, const json *content) {
+    if (json_str(content) != NULL) {
+        put_text(c, json_str(content));
+    } else {
+        put_generated(c, json_str(json_get(content, "$generate")));
+    }
+}
+
 static void put_message(chat *c, const json *m) {
     static const char *const roles[] = {"user", "system", "tool", "assistant"};
     const char *role = json_str(json_get(m, "role"));
@@ -114,11 +140,7 @@ static void put_message(chat *c, const json *m) {
         i++;
     }
     put(c, FIRST_ROLE + i);
-    if (json_str(content) != NULL) {
-        put_text(c, json_str(content));
-    } else {
-        put_generated(c, json_str(json_get(content, "$generate")));
-    }
+    put_content(c, content);
 }
 
 static chat *find_chat(const char *id) {
@@ -148,7 +170,7 @@ static ticket *submit(const chat *c) {
         .n_prompt = c->n_prompt,
         .max_tokens = c->max_tokens,
         .stop_ids = &stop,
-        .n_stop_ids = 1,
+        .n_stop_ids = has_no_stop ? 0 : 1,
         .salt = {c->salt}};
     sample_params_init(&q.sampling);
     q.sampling.temperature = 0.0f;
@@ -170,6 +192,7 @@ static void collect(chat *c, ticket *t, int64_t n_most) {
     c->end = ev.end;
     ticket_progress(t, &p);
     c->n_cached = p.n_cached;
+    c->first_s = (double)(p.first_ns - p.submit_ns) / 1e9;
     ticket_free(t);
 }
 
@@ -263,6 +286,159 @@ static void do_replay_all(void) {
     }
 }
 
+/* ---- streams beside each other ---- */
+
+/* Takes what is there; true while the reply goes on. */
+static bool pump(chat *c, ticket *t) {
+    run_event ev;
+    while (ticket_next(t, &ev, 0) == OK) {
+        if (ev.kind == RUN_EVENT_END) {
+            c->end = ev.end;
+            return false;
+        }
+        c->tokens[c->n_prompt + c->n_reply++] = ev.pick.token;
+    }
+    return true;
+}
+
+static ticket *start_words(const char *id, int64_t n_words, int32_t max_tokens, chat **out) {
+    chat *c = *out = new_chat(id);
+    put(c, BOS);
+    put_words(c, n_words, 900 + (uint64_t)n_chats);
+    c->max_tokens = max_tokens;
+    return submit(c);
+}
+
+/* A reply of so many tokens, without stop tokens; the next step begins another beside it. */
+static ticket *stream_ticket;
+static chat *stream_chat;
+
+static void do_stream(const json *step) {
+    int64_t n = 0;
+    json_i64(json_get(step, "tokens"), &n);
+    has_no_stop = true;
+    stream_ticket = start_words(json_str(json_get(step, "id")), 20, (int32_t)n, &stream_chat);
+    has_no_stop = false;
+}
+
+static void do_after_tokens(const json *step) {
+    const json *start = json_get(step, "start");
+    int64_t n = 0;
+    int64_t max_tokens = 8;
+    json_i64(json_get(step, "n"), &n);
+    json_i64(json_get(start, "max_tokens"), &max_tokens);
+    while (stream_chat->n_reply < n && pump(stream_chat, stream_ticket)) {
+        sleep_ms(1);
+    }
+    chat *other = new_chat(json_str(json_get(start, "id")));
+    put(other, BOS);
+    JSON_EACH(m, json_get(start, "messages")) put_message(other, m);
+    other->max_tokens = (int32_t)max_tokens;
+    ticket *t = submit(other);
+    for (bool a = true, b = true; a || b;) {
+        a = a && pump(stream_chat, stream_ticket);
+        b = b && pump(other, t);
+    }
+    ticket_free(stream_ticket);
+    ticket_free(t);
+}
+
+static void do_warm(const json *step) {
+    int64_t n = 0;
+    chat *c;
+    json_i64(json_get(step, "tokens"), &n);
+    ticket *t = start_words(json_str(json_get(step, "id")), n, 24, &c);
+    collect(c, t, 0);
+}
+
+/* Goes on beside what comes next; the tickets are given back with the case. */
+static void do_load(const json *step) {
+    int64_t n_prompt = 0;
+    int64_t n_decoders = 0;
+    chat *c;
+    json_i64(json_get(step, "prefill_tokens"), &n_prompt);
+    json_i64(json_get(step, "decoders"), &n_decoders);
+    has_no_stop = true;
+    for (int64_t i = 0; i < n_decoders; i++) {
+        loads[n_loads++] = start_words("decoder", 20, 250, &c);
+    }
+    has_no_stop = false;
+    loads[n_loads++] = start_words("prefill", n_prompt, 8, &c);
+}
+
+static void end_loads(void) {
+    for (int i = 0; i < n_loads; i++) {
+        ticket_free(loads[i]);
+    }
+    n_loads = 0;
+}
+
+/* ---- killed for real ---- */
+
+/* An engine in a process of its own answers and is killed somewhere in its writing; then another one
+ * goes on with what is on disk. */
+static void kill_while_saving(const json *first, uint32_t after_ms) {
+    stop_engine();
+    pid_t pid = fork();
+    if (pid == 0) {
+        start_engine();
+        do_chat(first);
+        for (;;) {
+            sleep_ms(1000);
+        }
+    }
+    sleep_ms(after_ms);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    start_engine();
+}
+
+/* Times over: asked in a process that is killed, then in one that finds its files. */
+static void do_repeat(const json *step) {
+    const json *steps = json_get(step, "steps");
+    const json *first = json_at(steps, 0);
+    int64_t n_times = 1;
+    rand_state random;
+    rand_init(&random, 12, 1);
+    json_i64(json_get(step, "times"), &n_times);
+    if (getenv("TANDEM_LONG") != NULL) n_times *= 10;
+    do_chat(first); /* what it must be */
+    stop_engine();
+    dir_remove_all(cache_dir, NULL);
+    start_engine();
+    for (int64_t i = 0; i < n_times; i++) {
+        kill_while_saving(first, rand_u32(&random) % 120);
+        do_chat(json_at(steps, json_count(steps) - 1));
+        const chat *want = &chats[0];
+        const chat *got = &chats[n_chats - 1];
+        bool is_equal = want->n_reply == got->n_reply &&
+                        memcmp(want->tokens, got->tokens,
+                            (size_t)(want->n_prompt + want->n_reply) * sizeof(int32_t)) == 0;
+        if (!is_equal) return; /* the last two chats are compared */
+        mem_free(chats[--n_chats].tokens);
+    }
+    do_chat(json_at(steps, json_count(steps) - 1));
+}
+
+static void limit_files(rlim_t most) {
+    struct rlimit limit;
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = most;
+    setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+static bool do_inject(const json *step) {
+    const char *fault = json_str(json_get(step, "fault"));
+    if (strstr(fault, "ENOSPC") != NULL) {
+        limit_files(100000);
+        return true;
+    }
+    if (strstr(fault, "drops one row at step ") == NULL) return false;
+    step_drop_row((int32_t)strtol(strstr(fault, "step ") + 5, NULL, 10), &facts);
+    return true;
+}
+
 /* ---- files ---- */
 
 static int each_file(int (*fn)(const char *path, double with), double with) {
@@ -310,6 +486,79 @@ static int wrong_mode(const char *path, double unused) {
 
 /* ---- steps ---- */
 
+static uint64_t duration_ms(const json *step) {
+    int64_t minutes = 0;
+    json_i64(json_get(step, "minutes"), &minutes);
+    return (uint64_t)(minutes * 1000 * LONG_FACTOR / 2);
+}
+
+static void do_spec_compare(const json *step) {
+    int64_t n_prompts = 20;
+    json_i64(json_get(step, "prompts"), &n_prompts);
+    step_facts all = {.identical_tokens = true};
+    JSON_EACH(length, json_get(step, "draft_len")) {
+        int64_t n = 0;
+        json_i64(length, &n);
+        facts = (step_facts){0};
+        step_spec_compare((int32_t)n, (int32_t)n_prompts, &facts);
+        all.identical_tokens &= facts.identical_tokens;
+        all.has_begin_token |= facts.has_begin_token;
+    }
+    facts.identical_tokens = all.identical_tokens;
+    facts.has_begin_token = all.has_begin_token;
+}
+
+static void do_spec_load(const json *step) {
+    const json *lengths = json_get(step, "draft_len");
+    int64_t n_streams = 4;
+    bool is_finished = true;
+    json_i64(json_get(step, "streams"), &n_streams);
+    JSON_EACH(length, lengths) {
+        int64_t n = 0;
+        json_i64(length, &n);
+        step_spec_load(
+            (int32_t)n_streams, (int32_t)n, duration_ms(step) / json_count(lengths), &facts);
+        is_finished &= facts.all_finished;
+    }
+    facts.all_finished = is_finished;
+}
+
+static bool do_rollback(const json *step) {
+    int64_t mod[8] = {0};
+    int n = 0;
+    JSON_EACH(m, json_get(step, "positions_mod")) {
+        if (n < 8) json_i64(m, &mod[n++]);
+    }
+    return step_rollback(mod, n, &facts);
+}
+
+/* Whole experiments, see engine_steps.h. */
+static bool do_experiment(const char *what, const json *step) {
+    int64_t a = 0;
+    int64_t b = 0;
+    double probability = 0.0;
+    if (strcmp(what, "spec_compare") == 0) {
+        do_spec_compare(step);
+    } else if (strcmp(what, "spec_load") == 0) {
+        do_spec_load(step);
+    } else if (strcmp(what, "spec_stats") == 0) {
+        json_i64(json_get(step, "prompts"), &a);
+        json_i64(json_get(step, "draft_len"), &b);
+        step_spec_stats((int32_t)a, (int32_t)b, &facts);
+    } else if (strcmp(what, "chaos") == 0) {
+        json_i64(json_get(step, "streams"), &a);
+        json_double(json_get(step, "abort_probability"), &probability);
+        step_chaos((int32_t)a, probability, duration_ms(step), &facts);
+    } else if (strcmp(what, "rollback_state_compare") == 0) {
+        return do_rollback(step);
+    } else if (strcmp(what, "inject") == 0) {
+        return do_inject(step);
+    } else {
+        return strcmp(what, "wait_ready") == 0;
+    }
+    return true;
+}
+
 /* False: this runner does not know the step. */
 static bool do_step(const json *step) {
     const char *what = json_str(json_get(step, "do"));
@@ -341,8 +590,20 @@ static bool do_step(const json *step) {
         has_constant_hash = json_get(step, "test_hook") != NULL;
         is_per_key = json_get(step, "cache_per_key") != NULL;
         start_engine();
+    } else if (strcmp(what, "repeat") == 0) {
+        do_repeat(step);
+    } else if (strcmp(what, "clear_fault") == 0) {
+        limit_files(RLIM_INFINITY);
+    } else if (strcmp(what, "stream") == 0) {
+        do_stream(step);
+    } else if (strcmp(what, "after_tokens") == 0) {
+        do_after_tokens(step);
+    } else if (strcmp(what, "warm") == 0) {
+        do_warm(step);
+    } else if (strcmp(what, "load") == 0) {
+        do_load(step);
     } else {
-        return strcmp(what, "wait_ready") == 0;
+        return do_experiment(what, step);
     }
     return true;
 }
@@ -382,10 +643,42 @@ static bool check_status(const json *args) {
     return c != NULL && (c->end == RUN_END_ERROR) == (want >= 500);
 }
 
+/* What experiments are expected to show; *is_known: the name is one of theirs. */
+static bool check_facts(const char *op, const json *args, bool *is_known) {
+    double value = 0.0;
+    json_double(args, &value);
+    const struct {
+        const char *name;
+        bool is_so;
+    } all[] = {{"identical_tokens", facts.identical_tokens},
+        {"never_token", !facts.has_begin_token},
+        {"no_stall_longer_s", facts.longest_wait_s <= value}, {"all_finished", facts.all_finished},
+        {"reported", facts.is_reported}, {"monotone_not_collapsing", facts.is_monotone},
+        {"state_identical", facts.state_identical}, {"digests_equal", facts.digests_equal},
+        {"error_within_s", facts.error_after_s >= 0.0 && facts.error_after_s <= value},
+        {"both_nodes_report", facts.both_report}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (strcmp(op, all[i].name) == 0) return all[i].is_so;
+    }
+    *is_known = false;
+    return false;
+}
+
+static bool all_finished(const json *names) {
+    JSON_EACH(name, names) {
+        const chat *c = find_chat(json_str(name));
+        if (c == NULL || (c->end != RUN_END_STOP && c->end != RUN_END_LENGTH)) return false;
+    }
+    return true;
+}
+
 static bool check(const char *op, const json *args) {
     const json *a = json_at(args, 0);
     const json *b = json_at(args, 1);
     struct stat st;
+    bool is_known = true;
+    bool is_so = check_facts(op, args, &is_known);
+    if (is_known) return is_so;
     if (strcmp(op, "equal_text") == 0) {
         return same_text(a, b) && (json_count(args) < 3 || same_text(a, json_at(args, 2)));
     }
@@ -397,6 +690,16 @@ static bool check(const char *op, const json *args) {
         return value_of(a) >= value_of(json_at(args, 2)) * value_of(b);
     }
     if (strcmp(op, "status") == 0) return check_status(args);
+    if (strcmp(op, "max_gap_s") == 0) {
+        double gap = (double)paged_toy_longest_gap(toy) / 1e9;
+        return gap > 0.0 && gap <= value_of(b) && gap <= 0.16; /* of 150 ms that are aimed for */
+    }
+    if (strcmp(op, "finished") == 0) return all_finished(args);
+    if (strcmp(op, "ttft_s_lte") == 0) {
+        const chat *c = find_chat(json_str(a));
+        return c != NULL && c->first_s <= value_of(b);
+    }
+    if (strcmp(op, "no_partial_files") == 0) return strstr(log_text, "dropped") == NULL;
     if (strcmp(op, "log_contains") == 0) return strstr(log_text, json_str(args)) != NULL;
     if (strcmp(op, "hits") == 0) {
         int n = 0;
@@ -424,23 +727,25 @@ static void run_case(const json *c) {
     n_log = 0;
     log_text[0] = '\0';
     has_constant_hash = is_per_key = false;
+    facts = (step_facts){0};
     dir_remove_all(cache_dir, NULL);
     start_engine();
     JSON_EACH(step, json_get(c, "steps")) is_known = is_known && do_step(step);
     if (!is_known) {
-        vectors_skip(&v, id,
-            "needs the model, several ranks or time: test_run, test_disk, test_serving, test_soak");
+        vectors_skip(
+            &v, id, "there is no built-in model here (templates/demo-model or DEMO_WEIGHTS)");
     }
     JSON_EACH(e, json_get(c, "expect")) {
         JSON_EACH(args, e) {
-            char got[160];
+            char got[400];
             if (!is_known) break;
             const json *a = json_at(args, 0);
             const chat *x = find_chat(json_str(a));
             const chat *y = find_chat(json_str(json_at(args, 1)));
-            snprintf(got, sizeof got, "values %g and %g, replies of %d and %d tokens", value_of(a),
-                value_of(json_at(args, 1)), x != NULL ? x->n_reply : -1,
+            int n = snprintf(got, sizeof got, "%s values %g and %g, replies of %d and %d tokens",
+                facts.detail, value_of(a), value_of(json_at(args, 1)), x != NULL ? x->n_reply : -1,
                 y != NULL ? y->n_reply : -1);
+            CHECK(n > 0);
             if (check(json_key(args), args)) {
                 vectors_pass(&v);
             } else {
@@ -448,6 +753,7 @@ static void run_case(const json *c) {
             }
         }
     }
+    end_loads();
     stop_engine();
     for (int i = 0; i < n_chats; i++) {
         mem_free(chats[i].tokens);
