@@ -15,8 +15,6 @@
 
 /* Bytes the library asks of a stream at a time. */
 #define STREAM_BLOCK_BYTES ((size_t)16 << 10)
-/* A client that takes nothing for so long is gone. */
-#define STALL_TIMEOUT_S 120u
 /* How often a waiting route looks whether the server closes. */
 #define CLOSING_LOOK_MS 200
 
@@ -53,6 +51,10 @@ static void add_cors(const http_request *q, struct MHD_Response *r) {
         r, "Access-Control-Expose-Headers", "x-request-id, Retry-After, retry-after-ms");
 }
 
+unsigned http_seconds(int32_t ms) {
+    return (unsigned)((ms + 999) / 1000);
+}
+
 static void answer(http_request *q, int status, struct MHD_Response *response) {
     CHECK(!q->has_answered);
     q->has_answered = true;
@@ -60,7 +62,9 @@ static void answer(http_request *q, int status, struct MHD_Response *response) {
     if (response == NULL) return;
     MHD_add_response_header(response, "x-request-id", q->id);
     add_cors(q, response);
-    MHD_set_connection_option(q->connection, MHD_CONNECTION_OPTION_TIMEOUT, STALL_TIMEOUT_S);
+    /* A client that takes nothing for so long is gone. */
+    MHD_set_connection_option(q->connection, MHD_CONNECTION_OPTION_TIMEOUT,
+        http_seconds(q->api->options.stall_timeout_ms));
     q->late_answer = response;
     http_answer_late(q);
 }
@@ -154,7 +158,7 @@ void http_set_endless(http_request *q) {
 static void probe(http_request *q) {
     static const char interim[] = "HTTP/1.1 102 Processing\r\n\r\n";
     q->has_probed = true;
-    if (q->is_http10 || q->is_tls) return;
+    if (q->is_http10) return;
     ssize_t n = send(q->fd, interim, sizeof interim - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     (void)n; /* a failure shows in the next poll */
 }
@@ -163,6 +167,8 @@ static int look(http_request *q, const struct pollfd *p, int n_fds, bool is_stre
     if (atomic_load(&q->api->is_closing)) return HTTP_GONE;
     if ((p[n_fds].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) return HTTP_GONE;
     if ((p[n_fds].revents & POLLRDHUP) != 0 && !q->has_probed) {
+        /* TLS ends both directions at once, and nothing of our own can be sent to make sure. */
+        if (q->is_tls) return HTTP_GONE;
         if (is_streaming) {
             q->has_probed = true;
             return HTTP_HALF_CLOSED;

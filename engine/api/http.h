@@ -70,6 +70,8 @@ void http_fail(http_request *q, const api_error *e);
 /* Answers 200 with a stream. Takes the producer. */
 void http_stream(http_request *q, const char *type, http_producer producer);
 
+/* The library counts timeouts in whole seconds; rounded up. */
+unsigned http_seconds(int32_t ms);
 /* Gives the library what it did not take when the route answered. */
 void http_answer_late(http_request *q);
 

@@ -144,10 +144,6 @@ static size_t take_body(http_request *q, const char *data, size_t n) {
     return n;
 }
 
-static unsigned seconds_of(int32_t ms) {
-    return (unsigned)((ms + 999) / 1000);
-}
-
 static watched *watched_of(struct MHD_Connection *c) {
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
@@ -172,7 +168,7 @@ static void begin_request(const listener *l, http_request *q, const char *versio
     const api_options *o = &l->a->options;
     watch_set(l->watch, watched_of(q->connection), (uint64_t)o->body_timeout_ms * BODY_PAUSES);
     MHD_set_connection_option(
-        q->connection, MHD_CONNECTION_OPTION_TIMEOUT, seconds_of(o->body_timeout_ms));
+        q->connection, MHD_CONNECTION_OPTION_TIMEOUT, http_seconds(o->body_timeout_ms));
     if (!q->is_http10 && strcmp(version, "HTTP/1.1") != 0) {
         /* Not 505: clients would try again what can never succeed. */
         api_bad(&e, NULL, NULL, "use HTTP/1.1");
@@ -259,7 +255,7 @@ static void on_completed(
     if (q == NULL) return;
     watch_set(l->watch, watched_of(c), (uint64_t)l->a->options.idle_timeout_ms);
     MHD_set_connection_option(
-        c, MHD_CONNECTION_OPTION_TIMEOUT, seconds_of(l->a->options.idle_timeout_ms));
+        c, MHD_CONNECTION_OPTION_TIMEOUT, http_seconds(l->a->options.idle_timeout_ms));
     http_set_endless(q);
     double seconds = (double)(clock_mono_ns() - q->start_ns) / 1e9;
     api_metrics *m = &q->api->metrics;
@@ -343,7 +339,7 @@ static struct MHD_Daemon *start_library(listener *l, int listen_fd, unsigned n_m
         NULL, MHD_OPTION_LISTEN_SOCKET, listen_fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, l,
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, l, MHD_OPTION_URI_LOG_CALLBACK, on_line, l,
         MHD_OPTION_CONNECTION_LIMIT, n_max, MHD_OPTION_CONNECTION_TIMEOUT,
-        seconds_of(a->options.idle_timeout_ms), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        http_seconds(a->options.idle_timeout_ms), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         HEADER_MEMORY_BYTES, MHD_OPTION_THREAD_STACK_SIZE, THREAD_STACK_BYTES,
         MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
 }

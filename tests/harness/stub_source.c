@@ -24,6 +24,7 @@ struct stub {
     stub_list wishes[RUN_MAX_SLOTS];
     int32_t cursor[RUN_MAX_SLOTS]; /* into wishes */
     uint8_t is_finite[RUN_MAX_SLOTS];
+    _Atomic int most_spans;
 };
 
 static void begin(void *self, int slot, const int32_t *prompt, int32_t n_prompt) {
@@ -120,6 +121,10 @@ static int step(void *self, const batch_plan *plan, step_result *out, err *e) {
     int32_t n_logits = 0;
     bool has_slept = false;
     memset(out, 0, sizeof *out);
+    while (s->script.is_held != NULL && *s->script.is_held != 0) {
+        sleep_ms(1);
+    }
+    if (plan->n_spans > s->most_spans) s->most_spans = plan->n_spans;
     for (int32_t i = 0; i < plan->n_spans; i++) {
         const plan_span *span = &plan->spans[i];
         s->first_logit[i] = -1;
@@ -170,6 +175,10 @@ void stub_free(stub *s) {
     if (s == NULL) return;
     mem_free(s->logits);
     mem_free(s);
+}
+
+int stub_most_spans(const stub *s) {
+    return s->most_spans;
 }
 
 const run_source *stub_source(const stub *s) {

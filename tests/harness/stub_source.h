@@ -29,9 +29,10 @@ typedef struct stub_script {
     /* Chooses what a stream prefers by its prompt; NULL: the list above. Any thread of the run. */
     stub_list (*choose)(void *ctx, const int32_t *prompt, int32_t n_prompt);
     void *choose_ctx;
-    int32_t n_slots;     /* 0: 4 */
-    int32_t max_rows;    /* of one step; 0: 16 */
-    int64_t max_context; /* 0: 8192 */
+    int32_t n_slots;            /* 0: 4 */
+    int32_t max_rows;           /* of one step; 0: 16 */
+    int64_t max_context;        /* 0: 8192 */
+    const _Atomic int *is_held; /* steps wait while it is not 0; NULL: they do not */
 } stub_script;
 
 typedef struct stub stub;
@@ -40,5 +41,7 @@ typedef struct stub stub;
 stub *stub_new(const stub_script *script);
 void stub_free(stub *s);
 const run_source *stub_source(const stub *s);
+/* Streams of the step that had most of them. Any thread. */
+int stub_most_spans(const stub *s);
 
 #endif
