@@ -6,6 +6,7 @@
 #include "engine/base/str.h"
 #include "setup/settings.h"
 #include "tui/cmd_internal.h"
+#include "tui/cmd_pair.h"
 
 static void say(void *ctx, const launch_report *r) {
     (void)ctx;
@@ -69,6 +70,7 @@ int cmd_start(const cmd_args *a) {
     const char *extra[3] = {NULL, NULL, NULL};
     err e = ERR_INIT;
     int deadline_ms = 0, code = EXIT_OK;
+    if (cmd_pair_applies(a)) return cmd_pair_start(a);
     int rc = seconds_option(a, "timeout", 0, &deadline_ms, &e);
     if (rc == OK) rc = threads_option(a, extra, &e);
     if (rc != OK) return cmd_fail_usage(&e);
@@ -108,6 +110,7 @@ static int stop_engine(const cmd_args *a, err *e) {
 
 int cmd_stop(const cmd_args *a) {
     err e = ERR_INIT;
+    if (cmd_pair_applies(a)) return cmd_pair_stop(a);
     int rc = stop_engine(a, &e);
     if (rc != OK && rc != ERR_NOT_FOUND) return cmd_fail(&e);
     if (cmd_has(a, "json")) {
@@ -126,6 +129,7 @@ int cmd_stop(const cmd_args *a) {
 
 int cmd_restart(const cmd_args *a) {
     err e = ERR_INIT;
+    if (cmd_pair_applies(a)) return cmd_pair_restart(a);
     int rc = stop_engine(a, &e);
     if (rc != OK && rc != ERR_NOT_FOUND) return cmd_fail(&e);
     return cmd_start(a);

@@ -5,7 +5,10 @@
 #include "engine/base/clock.h"
 #include "engine/base/str.h"
 #include "tui/cmd_internal.h"
+#include "tui/cmd_pair.h"
 #include "tui/cmd_status_text.h"
+
+enum { RETRY_LOOKS = 10 };
 
 static const char *text_at(const json *v, const char *key, const char *fallback) {
     const char *text = json_str(json_get(v, key));
@@ -147,9 +150,27 @@ static void put_human(const json *state, const json *stats, const char *socket) 
     buf_release(&line);
 }
 
-static void put_one(const cmd_args *a, const json *state, const json *stats, const char *socket) {
+/* The pair as a member of the object: its state, then versions and provenance. */
+static void put_pair_json(const cmd_nodes *n, const pair_view *view, json_w *w) {
+    if (view == NULL) return;
+    pair_options o = cmd_pair_options(n);
+    json_w_key(w, "pair");
+    json_w_object(w);
+    pair_view_write(view, w);
+    pair_versions_write(&o, w);
+    json_w_close(w);
+}
+
+typedef struct status_pair {
+    cmd_nodes *nodes; /* NULL: no pair */
+    pair_view *view;
+} status_pair;
+
+static void put_one(const cmd_args *a, const json *state, const json *stats, const char *socket,
+    const status_pair *pair) {
     if (!cmd_has(a, "json")) {
         put_human(state, stats, socket);
+        if (pair->view != NULL) cmd_pair_put(pair->view);
         return;
     }
     buf out = BUF_INIT;
@@ -160,13 +181,16 @@ static void put_one(const cmd_args *a, const json *state, const json *stats, con
     json_w_value(&w, state);
     json_w_key(&w, "stats");
     json_w_value(&w, stats);
+    put_pair_json(pair->nodes, pair->view, &w);
     cmd_put_json(&w);
     buf_release(&out);
 }
 
-static void put_absent(const cmd_args *a, const char *socket, const err *e) {
+static void put_absent(
+    const cmd_args *a, const char *socket, const err *e, const status_pair *pair) {
     if (!cmd_has(a, "json")) {
         cmd_printf("engine    not running (%s)\nsocket    %s\n", e->msg, socket);
+        if (pair->view != NULL) cmd_pair_put(pair->view);
         return;
     }
     buf out = BUF_INIT;
@@ -176,45 +200,79 @@ static void put_absent(const cmd_args *a, const char *socket, const err *e) {
     json_w_knull(&w, "engine");
     json_w_knull(&w, "stats");
     json_w_kstr(&w, "error", e->msg);
+    put_pair_json(pair->nodes, pair->view, &w);
     cmd_put_json(&w);
     buf_release(&out);
 }
 
-static int show_once(const cmd_args *a, client *c) {
+static int show_once(const cmd_args *a, client *c, const status_pair *pair) {
     json *state = NULL;
     err e = ERR_INIT;
     const char *socket = client_socket_path(c);
     if (cmd_get_json(c, "/tandem/v1/state", &state, &e) != OK) {
-        put_absent(a, socket, &e);
+        put_absent(a, socket, &e, pair);
         return EXIT_NOT_READY;
     }
     json *stats = get_stats(c);
-    put_one(a, state, stats, socket);
+    put_one(a, state, stats, socket, pair);
     bool is_ready = str_eq(json_str(json_get(state, "state")), "ready");
     json_free(stats);
     json_free(state);
     return is_ready ? EXIT_OK : EXIT_NOT_READY;
 }
 
+/* One look at the engine and, where there is one, at the pair. */
+static int look(const cmd_args *a, client *c, cmd_nodes *nodes) {
+    pair_view view;
+    status_pair pair = {.nodes = nodes};
+    if (nodes == NULL) return show_once(a, c, &pair);
+    pair_options o = cmd_pair_options(nodes);
+    if (pair_look(&o, &view, NULL) == OK) pair.view = &view;
+    int code = show_once(a, c, &pair);
+    bool is_whole = view.state == PAIR_READY || view.state == PAIR_SERVING;
+    if (!is_whole) code = EXIT_NOT_READY;
+    if (!view.node[PAIR_WORKER].is_reachable) code = EXIT_NODE_UNREACHABLE;
+    if (pair.view != NULL) pair_view_release(&view);
+    return code;
+}
+
+/* The session to the worker stays open between two looks; a lost one is tried again now and then. */
+static int watch(const cmd_args *a, client *c, cmd_nodes *nodes) {
+    struct pollfd stop = {.fd = cmd_stop_fd(), .events = POLLIN};
+    int code = EXIT_OK, n_lost = 0;
+    err e = ERR_INIT;
+    do {
+        code = look(a, c, nodes);
+        if (!cmd_has(a, "json")) cmd_puts("\n");
+        cmd_flush();
+        n_lost = code == EXIT_NODE_UNREACHABLE ? n_lost + 1 : 0;
+        if (nodes != NULL && n_lost % RETRY_LOOKS == 1) {
+            cmd_nodes_close(nodes);
+            if (cmd_nodes_open(a, true, nodes, &e) != OK) return cmd_fail(&e);
+        }
+        if (cmd_output_failed()) return cmd_finish(code);
+    } while (poll(&stop, 1, 1000) == 0);
+    return code;
+}
+
 int cmd_status(const cmd_args *a) {
     buf socket = BUF_INIT;
     client *c = NULL;
+    cmd_nodes nodes = {0};
     err e = ERR_INIT;
     int code = EXIT_OK;
+    bool is_pair = cmd_pair_applies(a);
     int rc = cmd_socket(a, &socket, &e);
     if (rc == OK) rc = client_open(buf_cstr(&socket), &c, &e);
+    if (rc == OK && is_pair) rc = cmd_nodes_open(a, true, &nodes, &e);
     if (rc != OK) {
         code = cmd_fail(&e);
-    } else if (!cmd_has(a, "watch")) {
-        code = show_once(a, c);
+    } else if (cmd_has(a, "watch")) {
+        code = watch(a, c, is_pair ? &nodes : NULL);
     } else {
-        struct pollfd stop = {.fd = cmd_stop_fd(), .events = POLLIN};
-        do {
-            code = show_once(a, c);
-            if (!cmd_has(a, "json")) cmd_puts("\n");
-            code = cmd_finish(code);
-        } while (poll(&stop, 1, 1000) == 0 && code != EXIT_REFUSED);
+        code = look(a, c, is_pair ? &nodes : NULL);
     }
+    if (is_pair) cmd_nodes_close(&nodes);
     client_close(c);
     buf_release(&socket);
     return cmd_finish(code);

@@ -53,7 +53,8 @@ mount -t proc proc /proc
 mount -t tmpfs tmpfs "$dir/etc" && cp -a /etc/. "$dir/etc/" && mount --bind "$dir/etc" /etc
 mount -t tmpfs -o mode=755 tmpfs /run
 [ ! -d /dev/shm ] || mount -t tmpfs tmpfs /dev/shm
-mkdir -p /run/sshd /etc/netplan
+mkdir -p /run/sshd /etc/netplan /etc/ssh
+rm -f /etc/ssh/ssh_host_*
 hostname "$node-spark"
 echo "$node-spark" >/etc/hostname
 echo "127.0.0.1 localhost $node-spark" >/etc/hosts
@@ -123,6 +124,8 @@ PrintMotd no
 SetEnv LC_ALL=C.UTF-8 PATH=$dir/bin:$nodes_path
 Subsystem sftp internal-sftp
 END
+    on "$1" cp "$dir/host" /etc/ssh/ssh_host_ed25519_key
+    on "$1" cp "$dir/host.pub" /etc/ssh/ssh_host_ed25519_key.pub
     on "$1" /usr/sbin/sshd -f "$dir/sshd_config" -E "$dir/sshd.log" &&
         wait_for 20 test -s "$dir/run-sshd.pid"
 }

@@ -1,0 +1,155 @@
+#!/bin/bash
+# Start, stop, restart and status of the pair: two ranks of the demo model on two fake nodes with a
+# real sshd in each, and what happens when something is killed, in the way, or gone.
+. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/fake_nodes.sh"
+[ -x "$out/tandem-node" ] || skip_all "tandem-node is not built"
+finish() { nodes_stop; }
+nodes_start
+nodes_trust
+nodes_settings
+# Where the model is not beside the program (a build folder elsewhere) the nodes share it by path.
+[ -f "$out/../templates/demo-model/config.json" ] || node_env+=("TANDEM_MODEL_DIR=$model")
+node_env+=("TANDEM_CONTEXT=2048" "TANDEM_PARALLEL=2" "TANDEM_STOP_TIMEOUT=5")
+
+t() { on head "$tandem" "$@"; }
+pair_state() { t status --json 2>/dev/null | grep -o '"pair":{"state":"[a-z-]*"' | cut -d'"' -f6; }
+pair_is() { [ "$(pair_state)" = "$1" ]; }
+daemons() { on "$1" pgrep -c -x tandemd; }
+no_ranks() { [ "$(daemons head)" = 0 ] && [ "$(daemons worker)" = 0 ]; }
+keeper_pid() { on "$1" pgrep -f 'tandem-node keep' | head -n 1; }
+rank_pid() { on "$1" pgrep -x tandemd | head -n 1; }
+json_of() { printf '%s' "$shown" | grep -o "$1" | head -n 1; }
+
+check "before: it is set up" has "$(pair_state)" '^(configured|data-ready)$'
+check "before: status says not ready" eval 't status >/dev/null; [ $? = 41 ]'
+
+# What it would do.
+shown=$(t start --dry-run)
+check "dry run: names both ranks" has "$shown" 'worker: .*runs .*tandemd rank --ranks 2 --rank 1 --meet 192.168.100.10:29620'
+check "dry run: starts nothing" no_ranks
+
+# A port in the way.
+at head python3 -c 'import socket,time
+s=socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(("0.0.0.0",29620)); s.listen(); time.sleep(600)'
+wait_for 10 eval 'on head ss -ltn | grep -q :29620'
+shown=$(t start 2>&1)
+code=$?
+check "a port in use: refused" is "$code" 20
+check "a port in use: its owner is named" has "$shown" 'port 29620 on the head, which is where the ranks meet, is used by python3 \(process [0-9]+, user root\)'
+check "a port in use: nothing was started" no_ranks
+check "a port in use: status says foreign" pair_is foreign
+on head pkill -x python3
+
+# A lock that a killed command left.
+mkdir -p "$head_home/.local/state/tandem/pair"
+echo '{"pid":99999,"verb":"start","phase":"giving the orders","since_ms":1764500000000}' >"$head_home/.local/state/tandem/pair/lock"
+shown=$(t start --json 2>"$work/start.err")
+code=$?
+check "start: ends well" test "$code" = 0 -o "$code" = 10
+check "start: ready" has "$shown" '"state":"ready","start_id":"[0-9a-f]{16}"'
+check "start: verify passed" has "$shown" '"verify":\{"passed":[0-9]+,"warnings":[0-9]+,"failed":0'
+check "a stale lock is explained" has "$(cat "$work/start.err")" 'lock of `tandem start` \(process 99999.*killed in the middle'
+check "start: one rank on each" eval '[ "$(daemons head)" = 1 ] && [ "$(daemons worker)" = 1 ]'
+start_id=$(printf '%s' "$shown" | grep -o '"start_id":"[0-9a-f]*"')
+shown=$(on head cat "$head_home"/.local/state/tandem/logs/start-*.conf | grep -c '^PARALLEL=2')
+check "start: the settings are kept" test "$shown" -ge 1
+check "start: the worker has the engine in its data folder" test -x "$worker_home/data/.tandem/bin/tandemd"
+
+# Status, both nodes.
+shown=$(t status --json)
+check "status: exit code" is "$?" 0
+check "status: ready with the same id" has "$shown" "\"pair\":\{\"state\":\"(ready|serving)\",\"reason\":null,$start_id"
+check "status: both nodes ready" is "$(printf '%s' "$shown" | grep -o '"keeper":true,"killed":false,"state":"ready"' | wc -l)" 2
+check "status: versions of both" is "$(printf '%s' "$shown" | grep -o '"node":"[a-z]*","host":"[a-z]*-spark"' | sort -u | wc -l)" 2
+check "status: build of both" is "$(printf '%s' "$shown" | grep -o '"build":"[^"]*","firmware"' | sort -u | wc -l)" 1
+check "status: provenance" has "$shown" '"provenance":\{"tandem":"[^"]+","settings":"[0-9a-f]{64}"'
+check "a chat over two ranks" has "$(t ask 'What is 17 + 19?')" '36'
+shown=$(t start)
+check "start again: it runs already" has "$shown" 'running already'
+
+# The secret is nowhere.
+for home in "$head_home" "$worker_home"; do
+    check "no secret in a file" eval '! grep -rqE "\"secret\":\"[0-9a-f]{64}" "$home/.local" "$home/.config" 2>/dev/null'
+done
+check "no secret on a command line" eval '! on head sh -c "cat /proc/[0-9]*/cmdline 2>/dev/null" | tr "\0" " " | grep -qE "(^| )[0-9a-f]{64}( |$)"'
+
+# A killed worker rank: both start again by themselves.
+on worker kill -KILL "$(rank_pid worker)"
+again() { shown=$(t status --json 2>/dev/null) && has "$shown" '"state":"(ready|serving)","reason":null,"start_id":"[0-9a-f]*","generation":1'; }
+check "a killed rank: both start again" wait_for 60 again
+check "a killed rank: the first error is kept" has "$shown" '"first_error":\{"code":137'
+check "a chat after it" has "$(t ask 'What is 17 + 19?')" '36'
+
+# The worker unreachable by ssh: the head serves on and says so.
+node_sshd worker stop
+shown=$(t status --json)
+check "no ssh: exit code 40" is "$?" 40
+check "no ssh: degraded, with the reason" has "$shown" '"pair":\{"state":"degraded","reason":"the head serves; the worker cannot be asked'
+check "no ssh: what was known of the worker" has "$shown" '"node":"worker","host":"worker-spark".*"is_now":false'
+check "no ssh: the chat goes on" has "$(t ask 'What is 17 + 19?')" '36'
+node_sshd worker start
+
+# Restart shows what changed.
+node_env+=("TANDEM_QUEUE_MAX=8")
+shown=$(t restart 2>&1)
+check "restart: shows the change" has "$shown" '^\+ QUEUE_MAX=8'
+check "restart: ready with another id" eval 'pair_is ready && ! t status --json | grep -q "$start_id"'
+
+# Stop.
+shown=$(t stop)
+check "stop: ends well" is "$?" 0
+check "stop: no rank is left" no_ranks
+check "stop: the state" pair_is stopped
+check "stop: again is no error" has "$(t stop)" 'nothing was running'
+
+# kill -9 of tandem in the middle of a start: the keepers finish or fail together; the next start
+# goes on from there.
+at head env TANDEM_VERIFY_ON_START=off "$tandem" start
+wait_for 30 eval '[ -n "$(keeper_pid worker)" ]'
+on head pkill -KILL -x tandem
+shown=$(t start 2>&1)
+code=$?
+check "kill -9 of tandem: the next start is ready" test "$code" = 0 -o "$code" = 10
+check "kill -9 of tandem: one rank on each" eval '[ "$(daemons head)" = 1 ] && [ "$(daemons worker)" = 1 ]'
+
+# kill -9 of the worker's keeper: the pair goes down, whole, and a start mends it.
+on worker kill -KILL "$(keeper_pid worker)"
+check "a killed keeper: no rank stays" wait_for 60 no_ranks
+check "a killed keeper: status says so" wait_for 20 has "$(t status)" "keeper of the worker|keeper was killed|killed"
+shown=$(t start 2>&1)
+code=$?
+check "a killed keeper: start mends it" test "$code" = 0 -o "$code" = 10
+
+# The worker loses its power.
+node_off worker
+check "worker off: the head's rank ends, too" wait_for 60 eval '[ "$(daemons head)" = 0 ]'
+shown=$(t start 2>&1)
+check "worker off: start is refused" is "$?" 40
+check "worker off: with the reason" has "$shown" 'worker.*cannot be reached'
+shown=$(t stop 2>&1)
+check "worker off: stop says what it could not see" is "$?" 40
+node_on worker
+
+# A rank that ends while loading: both end, both errors are shown.
+echo 'not a model' >"$work/broken"
+shown=$(on head env TANDEM_MODEL_DIR="$work/no-such-model" "$tandem" start 2>&1)
+check "no model: refused before anything runs" eval 'has "$shown" "there is no model in" && no_ranks'
+cp -r "$model" "$work/half-model"
+truncate -s 1000 "$work"/half-model/*.safetensors
+shown=$(on head env TANDEM_MODEL_DIR="$work/half-model" "$tandem" start 2>&1)
+check "a broken model: the start fails" is "$?" 41
+check "a broken model: the rank's own words" has "$shown" 'rank [01] \((head|worker)\): .*safetensors'
+check "a broken model: no rank is left" wait_for 20 no_ranks
+check "a broken model: the state keeps it" eval 'pair_is failed && has "$(t status)" "first error: .*safetensors"'
+
+# Both engines stand still while loading: found by the keepers, with the stacks kept.
+shown=$(on head env TANDEM_HANG_SECONDS=10 "$tandem" start --dry-run | grep -c tandemd)
+check "hang: dry run" test "$shown" -ge 2
+at head env TANDEM_HANG_SECONDS=10 TANDEM_VERIFY_ON_START=off "$tandem" start
+stop_rank() { [ -n "$(rank_pid worker)" ] && on worker kill -STOP "$(rank_pid worker)"; }
+wait_for 60 stop_rank
+check "hang: both end" wait_for 90 eval 'pair_is failed && no_ranks'
+check "hang: it is named" has "$(t status)" 'no progress for 10 s|lost|silent|not ready'
+
+done_testing
