@@ -62,6 +62,7 @@ static const cmd_option CHAT_OPTIONS[] = {
 
 static const cmd_option STATUS_OPTIONS[] = {
     JSON_OPTION,
+    {"local", 0, NULL, "this machine alone, also when a pair is set up", COMPLETE_NONE},
     {"watch", 'w', NULL, "print again every second until Ctrl-C", COMPLETE_NONE},
     END_OPTION,
 };
@@ -71,12 +72,16 @@ static const cmd_option START_OPTIONS[] = {
         COMPLETE_DIR},
     {"timeout", 0, "SECONDS", "how long to wait for ready", COMPLETE_NONE},
     {"threads", 0, "N", "CPU threads of the engine", COMPLETE_NONE},
+    {"local", 0, NULL, "this machine alone, also when a pair is set up", COMPLETE_NONE},
+    {"dry-run", 0, NULL, "pair: print what would be done on each machine, do nothing",
+        COMPLETE_NONE},
     JSON_OPTION,
     END_OPTION,
 };
 
 static const cmd_option STOP_OPTIONS[] = {
     {"timeout", 0, "SECONDS", "how long to wait for running replies", COMPLETE_NONE},
+    {"local", 0, NULL, "this machine alone, also when a pair is set up", COMPLETE_NONE},
     JSON_OPTION,
     END_OPTION,
 };
@@ -172,6 +177,17 @@ static const cmd_option SERVE_OPTIONS[] = {
         COMPLETE_NONE},
     {"request-log", 0, "FILE", "write a JSON line for each request", COMPLETE_FILE},
     {"log-prompts", 0, NULL, "with the prompts in that file", COMPLETE_NONE},
+    {"request-timeout", 0, "SECONDS", "cut replies that take longer", COMPLETE_NONE},
+    {"keep-alive", 0, "SECONDS", "comment lines in quiet streams, 1 to 60 (default 5)",
+        COMPLETE_NONE},
+    {"json-keepalive", 0, NULL, "line breaks before whole answers that take long", COMPLETE_NONE},
+    {"open-metrics", 0, NULL, "/metrics without a key", COMPLETE_NONE},
+    {"strict-model", 0, NULL, "refuse other model names with 404", COMPLETE_NONE},
+    {"loop-guard", 0, NULL, "end replies that go round in circles, if not asked otherwise",
+        COMPLETE_NONE},
+    {"answer-room", 0, NULL, "thinking leaves room for the answer within max_tokens",
+        COMPLETE_NONE},
+    {"local", 0, NULL, "this machine alone, also when a pair is set up", COMPLETE_NONE},
     {"detach", 'd', NULL, "in the background", COMPLETE_NONE},
     {"model", 'm', "DIR", "model to load; the setting MODEL_DIR, else the demo model",
         COMPLETE_DIR},
@@ -336,11 +352,16 @@ static const cmd_entry ENTRIES[] = {
         "All of them, or those named. What somebody else changed since is left alone (--force), and "
         "so are the model files (--data).",
         UNDO_OPTIONS, COMPLETE_NONE, cmd_undo_apply},
-    {"status", NULL, "", 0, 0, "state of the engine, its requests and its memory",
-        "Exit code 0 when the engine is ready, 41 when it is not running or not ready.",
+    {"status", NULL, "", 0, 0, "state of the engine or the pair, its requests and its memory",
+        "Exit code 0 when the engine is ready, 41 when it is not running or not ready, 40 when a "
+        "machine of the pair cannot be reached; what the other one says is shown all the same. "
+        "With --json also versions, provenance and licences of both machines.",
         STATUS_OPTIONS, COMPLETE_NONE, cmd_status},
     {"start", NULL, "", 0, 0, "start the engine in the background and wait until it is ready",
-        "An engine that runs already is left alone. The engine stays when this program ends.",
+        "An engine that runs already is left alone. The engine stays when this program ends. When a "
+        "pair is set up (WORKER_SSH, the addresses of rail A, WORKER_DATA), one rank is started on "
+        "each machine: the engine is copied to the worker by digest, ports and memory are checked, "
+        "and both ranks come up together or not at all.",
         START_OPTIONS, COMPLETE_NONE, cmd_start},
     {"stop", NULL, "", 0, 0, "stop the engine; running replies are finished first", NULL,
         STOP_OPTIONS, COMPLETE_NONE, cmd_stop},
