@@ -16,7 +16,7 @@ int daemon_cache_options(const daemon_options *o, const model *m, run_options *o
     out->no_cache = o->no_cache;
     out->cache_ram_bytes = (uint64_t)o->cache_ram_mib << 20;
     if (o->no_cache || o->cache_dir.len == 0 || o->cache_disk_mib == 0) return OK;
-    int rc = ranks_model_digest(buf_cstr(&o->model_dir), &self.model, e);
+    int rc = daemon_model_digest(o, &self.model, e);
     if (rc != OK) return err_add(e, rc, "naming the entries of the disk cache");
     model_get_info(m, &info);
     self.world = info.world;

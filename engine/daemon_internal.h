@@ -62,7 +62,8 @@ int daemon_read_options(int argc, char **argv, daemon_options *o, bool *is_done,
 int daemon_cache_options(const daemon_options *o, const model *m, run_options *out, err *e);
 
 /* daemon_digest.c */
-int ranks_model_digest(const char *dir, uint64_t *out, err *e);
+/* Equal on all ranks of the same files. */
+int daemon_model_digest(const daemon_options *o, uint64_t *out, err *e);
 
 /* daemon_self.c: where this process's start is and what it holds. Any thread; functions take NULL
  * where they say so. The file stays after a failed end and goes after a clean one. */

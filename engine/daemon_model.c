@@ -37,6 +37,7 @@ static void fill_options(const daemon_part *p, const control_settings *s, model_
         .max_rollback = s->max_rollback,
         .max_context = s->max_context,
         .without_drafts = s->without_drafts != 0,
+        .pack = o->pack_path.len > 0 ? buf_cstr(&o->pack_path) : NULL,
         .load_tick = daemon_self_loaded,
         .load_ctx = p->self};
 }

@@ -80,7 +80,7 @@ int daemon_meet(const daemon_options *o, daemon_self *self, meet_fds *fds, err *
     int rc = read_start(&m, e);
     if (rc == OK) daemon_self_start_id(self, m.identity.start_id);
     daemon_self_phase(self, RANK_MEETING);
-    if (rc == OK) rc = ranks_model_digest(buf_cstr(&o->model_dir), &m.identity.model, e);
+    if (rc == OK) rc = daemon_model_digest(o, &m.identity.model, e);
     str_copy(m.identity.build, sizeof m.identity.build, version_build_id());
     if (rc == OK) rc = meet_all(&m, fds, e);
     memset(m.secret, 0, sizeof m.secret);

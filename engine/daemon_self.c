@@ -155,7 +155,8 @@ void daemon_self_phase(daemon_self *s, int phase) {
 int daemon_self_loaded(void *self, uint64_t done, uint64_t total) {
     daemon_self *s = self;
     pthread_mutex_lock(&s->lock);
-    s->loaded = total > 0 ? (double)done / (double)total : -1.0;
+    double all = total > 0 ? (double)total : (double)s->parts.weight_bytes - s->engram_bytes;
+    s->loaded = all > 0.0 ? (double)done / all : -1.0;
     if (clock_mono_ms() - s->written_ms >= FILE_WRITE_MS) write_file_locked(s);
     pthread_mutex_unlock(&s->lock);
     return OK;
