@@ -1,5 +1,7 @@
-/* Real clients from npm against the scripted engine over TCP: three SDKs and an agent program. They
- * are installed into the build folder at the first run; without npm the test is skipped. */
+/* Real clients from npm over TCP: three SDKs against the scripted engine and against tandemd with
+ * the demo model, and agent programs against the scripted engine (tool call, result, final answer).
+ * They are installed into the build folder at the first run; without npm the test is skipped. With
+ * TANDEM_LONG also the agents that are large: Claude Code, Codex and opencode. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,11 +14,13 @@
 #include "engine/base/buf.h"
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
+#include "tests/harness/live_daemon.h"
 #include "tests/harness/stub_server.h"
 #include "tests/harness/vectors.h"
 
 #define INSTALL_TIMEOUT_MS 150000
-#define CLIENT_TIMEOUT_MS 60000
+#define LARGE_INSTALL_TIMEOUT_MS 600000
+#define CLIENT_TIMEOUT_MS 120000
 #define MARK "<\uFF5CDSML\uFF5C "
 #define MARK_END "</\uFF5CDSML\uFF5C "
 #define CALLS(name, parameter, value)                                                              \
@@ -26,24 +30,27 @@
 static const char packages[] =
     "openai@6 @anthropic-ai/sdk@1 ai@6 @ai-sdk/openai-compatible@2 zod@4 "
     "@qwen-code/qwen-code";
+static const char large_packages[] = "@anthropic-ai/claude-code @openai/codex opencode-ai";
 
 /* What the engine would like to say, by what stands in the prompt; the first that fits. */
 typedef struct scripted {
     const char *in_prompt, *text;
-    token_list tokens;
+    token_list tokens, thinking; /* the same behind a thought */
 } scripted;
 static scripted lines[] = {
-    {"RESULT-4711", "The answer is 4711.", {0}},
-    {"call the tool", CALLS("get_weather", "city", "Paris"), {0}},
-    {"list the folder", CALLS("list_directory", "path", "FOLDER"), {0}},
-    {"give json", "{\"a\": 12}", {0}},
-    {"", "Hello there, friend.", {0}},
+    {"RESULT-4711", "The answer is 4711.", {0}, {0}},
+    {"call the tool", CALLS("get_weather", "city", "Paris"), {0}, {0}},
+    {"list the folder with codex", CALLS("exec_command", "cmd", "ls"), {0}, {0}},
+    {"list the folder with opencode", CALLS("bash", "command", "ls"), {0}, {0}},
+    {"list the folder with claude", CALLS("Bash", "command", "ls"), {0}, {0}},
+    {"list the folder", CALLS("list_directory", "path", "FOLDER"), {0}, {0}},
+    {"give json", "{\"a\": 12}", {0}, {0}},
+    {"", "Hello there, friend.", {0}, {0}},
 };
-enum { N_LINES = sizeof lines / sizeof lines[0], LINE_FOLDER = 2 };
+enum { N_LINES = sizeof lines / sizeof lines[0], LINE_FOLDER = 5 };
 
 typedef struct script {
     tokenizer *tokenizer;
-    token_list thinking_hello;
 } script;
 
 static void encode(const script *s, const char *text, token_list *out) {
@@ -64,9 +71,9 @@ static stub_list choose(void *ctx, const int32_t *prompt, int32_t n_prompt) {
         i++;
     }
     buf_release(&text);
-    const token_list *list = &lines[i].tokens;
     int32_t open = tokenizer_controls(s->tokenizer).think_open;
-    if (i == N_LINES - 1 && n_prompt > 0 && prompt[n_prompt - 1] == open) list = &s->thinking_hello;
+    bool thinks = n_prompt > 0 && prompt[n_prompt - 1] == open;
+    const token_list *list = thinks ? &lines[i].thinking : &lines[i].tokens;
     return (stub_list){list->ids, (int32_t)list->len};
 }
 
@@ -91,7 +98,7 @@ static int run_line(const char *command, int timeout_ms) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
 
-static bool install(const char *dir) {
+static bool install(const char *dir, const char *wanted, int timeout_ms) {
     buf line = BUF_INIT;
     err e = ERR_INIT;
     buf_printf(&line, "%s/.complete", dir);
@@ -103,8 +110,8 @@ static bool install(const char *dir) {
             " package.json && npm install --no-audit --no-fund --no-update-notifier"
             " --fetch-retries 1 --fetch-timeout 20000 --loglevel=error %s > install.log 2>&1 &&"
             " touch .complete",
-            dir, packages);
-        is_there = run_line(buf_cstr(&line), INSTALL_TIMEOUT_MS) == 0;
+            dir, wanted);
+        is_there = run_line(buf_cstr(&line), timeout_ms) == 0;
     }
     buf_release(&line);
     return is_there;
@@ -144,22 +151,113 @@ static void run_sdks(vectors *v, const char *dir, const char *source, int port) 
     }
 }
 
-/* An agent lists a folder with a tool of its own and says what it found. */
-static void run_agent(vectors *v, const char *dir, int port) {
+/* The same clients and the daemon: its model says what it likes within what is asked of it. */
+static void run_daemon_sdks(vectors *v, const char *dir, const char *source) {
+    static const char *const names[] = {"openai", "anthropic", "ai"};
+    static const char *const none[] = {NULL};
+    live_daemon d;
+    err e = ERR_INIT;
+    int rc = live_daemon_start(&d, none, &e);
+    if (rc == ERR_NOT_FOUND) {
+        vectors_skip(v, "clients of tandemd", e.msg);
+        return;
+    }
+    if (rc != OK) {
+        vectors_fail(v, "clients of tandemd", "tandemd starts", e.msg);
+        return;
+    }
+    for (int i = 0; i < 3; i++) {
+        buf command = BUF_INIT;
+        char name[40];
+        (void)snprintf(name, sizeof name, "daemon-%s", names[i]);
+        buf_printf(&command,
+            "cp '%s/tests/api/clients/daemon.mjs' . && BASE=http://127.0.0.1:%d node daemon.mjs %s",
+            source, d.port, names[i]);
+        run_client(v, dir, name, buf_cstr(&command));
+        buf_release(&command);
+    }
+    live_daemon_stop(&d);
+}
+
+/* An agent lists a folder with a tool of its own and says what it found. PORT stands for the
+ * port. */
+typedef struct agent {
+    const char *name, *setup, *command;
+} agent;
+
+static const agent qwen = {"qwen-code", "true",
+    "OPENAI_API_KEY=none OPENAI_BASE_URL=http://127.0.0.1:PORT/v1 OPENAI_MODEL=tandem"
+    " QWEN_TELEMETRY_ENABLED=false node ../../node_modules/@qwen-code/qwen-code/cli.js"
+    " --auth-type openai --yolo -p 'list the folder'"};
+static const agent large_agents[] = {
+    {"claude-code", "true",
+        "ANTHROPIC_BASE_URL=http://127.0.0.1:PORT ANTHROPIC_AUTH_TOKEN=none ANTHROPIC_MODEL=tandem"
+        " ANTHROPIC_SMALL_FAST_MODEL=tandem CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1"
+        " DISABLE_AUTOUPDATER=1 ../../node_modules/.bin/claude -p 'list the folder with claude'"
+        " --allowedTools Bash"},
+    {"codex",
+        "mkdir -p ../home/.codex && printf 'model = \"tandem\"\\nmodel_provider = \"tandem\"\\n"
+        "[model_providers.tandem]\\nname = \"Tandem\"\\nbase_url = \"http://127.0.0.1:PORT/v1\"\\n"
+        "wire_api = \"responses\"\\n' > ../home/.codex/config.toml",
+        "../../node_modules/.bin/codex exec -s danger-full-access --skip-git-repo-check"
+        " 'list the folder with codex'"},
+    {"opencode",
+        "printf '{\"provider\":{\"tandem\":{\"npm\":\"@ai-sdk/openai-compatible\",\"name\":\"Tandem\","
+        "\"options\":{\"baseURL\":\"http://127.0.0.1:PORT/v1\",\"apiKey\":\"none\"},\"models\":{"
+        "\"tandem\":{\"name\":\"Tandem\",\"reasoning\":true,\"tool_call\":true}}}},\"model\":"
+        "\"tandem/tandem\",\"small_model\":\"tandem/tandem\"}' > opencode.json",
+        "OPENCODE_DISABLE_AUTOUPDATE=1 ../../node_modules/.bin/opencode run"
+        " 'list the folder with opencode'"},
+};
+enum { N_LARGE_AGENTS = sizeof large_agents / sizeof large_agents[0] };
+
+static void put_with_port(buf *out, const char *text, int port) {
+    for (const char *at; (at = strstr(text, "PORT")) != NULL; text = at + 4) {
+        buf_append(out, text, (size_t)(at - text));
+        buf_printf(out, "%d", port);
+    }
+    buf_puts(out, text);
+}
+
+static void run_agent(vectors *v, const char *dir, const agent *a, int port) {
     buf command = BUF_INIT;
-    buf_printf(&command,
-        "mkdir -p agent/home agent/work && touch agent/work/RESULT-4711.txt && cd agent/work &&"
-        " HOME=\"$PWD/../home\" OPENAI_API_KEY=none OPENAI_BASE_URL=http://127.0.0.1:%d/v1"
-        " OPENAI_MODEL=tandem NO_COLOR=1 QWEN_TELEMETRY_ENABLED=false"
-        " node ../../node_modules/@qwen-code/qwen-code/cli.js --auth-type openai --yolo"
-        " -p 'list the folder' </dev/null > ../answer.txt && cat ../answer.txt &&"
-        " grep -q 'The answer is 4711' ../answer.txt",
-        port);
-    run_client(v, dir, "agent", buf_cstr(&command));
+    buf_puts(&command,
+        "rm -rf agent && mkdir -p agent/home agent/work && touch agent/work/RESULT-4711.txt &&"
+        " cd agent/work && export HOME=\"$PWD/../home\" NO_COLOR=1 && ");
+    put_with_port(&command, a->setup, port);
+    buf_puts(&command, " && { ");
+    put_with_port(&command, a->command, port);
+    buf_puts(&command, " </dev/null > ../answer.txt || true; } && cat ../answer.txt &&"
+                       " grep -q 'The answer is 4711' ../answer.txt");
+    run_client(v, dir, a->name, buf_cstr(&command));
     buf_release(&command);
 }
 
-static void make_lines(script *s, const char *dir) {
+static void run_large_agents(vectors *v, const char *dir, int port) {
+    buf large = BUF_INIT;
+    if (getenv("TANDEM_LONG") == NULL) {
+        vectors_skip(v, "Claude Code, Codex, opencode", "large; make test-long installs them");
+        return;
+    }
+    buf_printf(&large, "%s-large", dir);
+    if (!install(buf_cstr(&large), large_packages, LARGE_INSTALL_TIMEOUT_MS)) {
+        vectors_skip(v, "Claude Code, Codex, opencode", "npm could not install them");
+    } else {
+        for (int i = 0; i < N_LARGE_AGENTS; i++)
+            run_agent(v, buf_cstr(&large), &large_agents[i], port);
+    }
+    buf_release(&large);
+}
+
+static void make_line(const script *s, scripted *line, const char *text) {
+    buf deep = BUF_INIT;
+    encode(s, text, &line->tokens);
+    buf_printf(&deep, "Let me see.</think>%s", text);
+    encode(s, buf_cstr(&deep), &line->thinking);
+    buf_release(&deep);
+}
+
+static void make_lines(const script *s, const char *dir) {
     buf text = BUF_INIT;
     for (int i = 0; i < N_LINES; i++) {
         buf_reset(&text);
@@ -170,10 +268,21 @@ static void make_lines(script *s, const char *dir) {
         } else {
             buf_puts(&text, lines[i].text);
         }
-        encode(s, buf_cstr(&text), &lines[i].tokens);
+        make_line(s, &lines[i], buf_cstr(&text));
     }
     buf_release(&text);
-    encode(s, "Let me see.</think>Hello there, friend.", &s->thinking_hello);
+}
+
+static void run_scripted(vectors *v, script *s, const char *dir, const char *source) {
+    stub_server server;
+    make_lines(s, dir);
+    stub_server_options o = {.tokenizer = s->tokenizer,
+        .script = {.choose = choose, .choose_ctx = s, .max_context = 131072, .max_rows = 2048}};
+    stub_server_start(&server, &o);
+    run_sdks(v, dir, source, server.port);
+    run_agent(v, dir, &qwen, server.port);
+    run_large_agents(v, dir, server.port);
+    stub_server_stop(&server);
 }
 
 int main(void) {
@@ -190,23 +299,17 @@ int main(void) {
     if (realpath(source, top) == NULL) return 1;
     snprintf(dir, sizeof dir, out[0] == '/' ? "%.0s%s/clients" : "%s/%s/clients", top, out);
     signal(SIGPIPE, SIG_IGN);
-    if (run_line("command -v node npm >/dev/null 2>&1", 5000) != 0 || !install(dir)) {
+    if (run_line("command -v node npm >/dev/null 2>&1", 5000) != 0 ||
+        !install(dir, packages, INSTALL_TIMEOUT_MS)) {
         vectors_skip(&v, "clients", "node or npm's registry is not reachable; nothing was tried");
     } else {
-        stub_server server;
-        make_lines(&s, dir);
-        stub_server_options o = {.tokenizer = s.tokenizer,
-            .script = {
-                .choose = choose, .choose_ctx = &s, .max_context = 131072, .max_rows = 2048}};
-        stub_server_start(&server, &o);
-        run_sdks(&v, dir, top, server.port);
-        run_agent(&v, dir, server.port);
-        stub_server_stop(&server);
+        run_scripted(&v, &s, dir, top);
+        run_daemon_sdks(&v, dir, top);
     }
     for (int i = 0; i < N_LINES; i++) {
         token_list_release(&lines[i].tokens);
+        token_list_release(&lines[i].thinking);
     }
-    token_list_release(&s.thinking_hello);
     tokenizer_close(s.tokenizer);
     return vectors_end(&v);
 }
