@@ -1,7 +1,8 @@
-/* Random mixed load for SOAK_SECONDS (default 120; make soak sets more): conversations that go on,
- * branch and repeat, cancels, readers that leave, bad rows, failing steps, a cache on disk that is
- * opened anew. Every reply is compared with one made alone without cache and drafts; memory and
- * descriptors stay flat, no page is lost. TANDEM_LONG=1: at least 10,000 requests. */
+/* The scheduler and its caches over a stand-in for the model under random mixed load, for SOAK_SECONDS
+ * (default 20) and 1,000 requests at least: conversations that go on, branch and repeat, cancels,
+ * readers that leave, bad rows, failing steps, a cache on disk that is opened anew. Every reply is
+ * compared with one made alone without cache and drafts; memory and descriptors stay flat, no page is
+ * lost. TANDEM_LONG=1: at least 10,000 requests. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +25,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SOAK_DEFAULT_S = 10 };
 #else
-enum { SOAK_DEFAULT_S = 120 };
+enum { SOAK_DEFAULT_S = 20 };
 #endif
 enum { PAGE = 16, CONTEXT = 512, REPLY = 64, STREAMS = 12, HISTORY = 32 };
 
@@ -297,9 +298,7 @@ static void random_load_gives_right_answers(void **state) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     assert_true(grown < 2048);
 #endif
-    /* Each of the two engines may hold the ticket of its last request until its next one. A leak
-     * would be one a request. */
-    assert_true(settled_fds(s) <= n_fds + 2);
+    assert_true(settled_fds(s) <= n_fds);
     close_engine(s);
     run_close(s->lone);
     paged_toy_free(s->lone_toy);
