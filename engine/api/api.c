@@ -10,6 +10,7 @@
 
 #include "engine/api/api_internal.h"
 #include "engine/api/constraint.h"
+#include "engine/api/replies.h"
 #include "engine/api/tls_files.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
@@ -42,6 +43,7 @@ const char *api_token_bytes(const api *a, int32_t id, size_t *len, bool *is_lite
 }
 
 static void free_parts(api *a) {
+    replies_free(a->replies);
     api_metrics_release(&a->metrics);
     node_sampler_free(a->node);
     pthread_mutex_destroy(&a->endpoint_lock);
@@ -86,6 +88,7 @@ int api_open(const api_options *options, int listen_fd, api **out, err *e) {
     a->node = node_sampler_new("/sys");
     a->replay = replay_new();
     a->constraints = constraint_store_new();
+    a->replies = replies_new();
     int rc = request_log_open(options->request_log_path, &a->requests, e);
     if (rc == OK && options->keys_path != NULL) rc = keys_open(options->keys_path, &a->keys, e);
     if (rc == OK) rc = read_certificate(a, e);
@@ -237,5 +240,7 @@ void api_close(api *a) {
     atomic_store(&a->is_closing, 1);
     server_stop(a->endpoint_daemon);
     server_stop(a->local_daemon);
+    replies_free(a->replies); /* its threads use everything else */
+    a->replies = NULL;
     free_parts(a);
 }

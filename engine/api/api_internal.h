@@ -21,8 +21,8 @@ struct api {
     char fingerprint[48];
     uint64_t started_ms;   /* wall clock */
     _Atomic int is_loaded; /* before: run, tokenizer and what depends on them are not there */
-    node_sampler *node; /* this process and machine */
-    _Atomic int n_busy; /* requests given to a route and not answered to the end */
+    node_sampler *node;    /* this process and machine */
+    _Atomic int n_busy;    /* requests given to a route and not answered to the end */
     _Atomic int is_closing;
     void *local_daemon; /* the library's server on the Unix socket */
     pthread_mutex_t endpoint_lock;
@@ -34,6 +34,7 @@ struct api {
     replay *replay;
     request_log *requests;
     struct constraint_store *constraints;
+    struct replies *replies;
     buf certificate, certificate_key; /* PEM texts; empty: no TLS */
 };
 
@@ -76,6 +77,7 @@ void route_stats(http_request *q);
 void route_cancel(http_request *q);
 void route_shutdown(http_request *q);
 void route_endpoint(http_request *q);
+void route_reply(http_request *q);
 
 const char *api_state_name(int state);
 /* run_stats_get, or all zero with unknown rates while the model is loading. */

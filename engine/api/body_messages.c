@@ -299,6 +299,10 @@ static bool is_offered(const json *tool) {
     return field_get(tool, "type") == NULL || type_is(tool, "custom");
 }
 
+void messages_warn(const json *body, char warning[WARNING_CAP]) {
+    warning_tools(warning, field_get(body, "tools"), is_offered);
+}
+
 static void put_tool(writer *t, const json *tool) {
     json_w_object(&t->w);
     json_w_kstr(&t->w, "type", "function");

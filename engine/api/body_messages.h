@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #include "engine/api/api_error.h"
+#include "engine/api/warning.h"
 #include "engine/base/json.h"
 
 typedef struct messages_options {
@@ -14,5 +15,7 @@ typedef struct messages_options {
 
 /* The caller frees *out. On failure e names the place in the body that was sent. */
 int messages_to_chat(const json *body, const messages_options *o, json **out, api_error *e);
+/* Names the tools that are not offered. */
+void messages_warn(const json *body, char warning[WARNING_CAP]);
 
 #endif

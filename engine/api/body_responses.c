@@ -416,6 +416,18 @@ static int put_tools(writer *t, const json *tools) {
     return OK;
 }
 
+static bool is_offered(const json *tool) {
+    static const char *const types[] = {"function", "custom", "local_shell", "namespace"};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        if (is_str(json_get(tool, "type"), types[i])) return true;
+    }
+    return false;
+}
+
+void responses_warn(const json *body, char warning[WARNING_CAP]) {
+    warning_tools(warning, field_get(body, "tools"), is_offered);
+}
+
 tool_kind responses_tool_kind(const json *body, const char *name) {
     JSON_EACH(tool, json_get(body, "tools")) {
         const json *type = json_get(tool, "type");
@@ -448,6 +460,13 @@ static void put_format(writer *t, const json *format) {
     json_w_close(&t->w);
 }
 
+static bool wants_logprobs(const json *body) {
+    JSON_EACH(word, field_get(body, "include")) {
+        if (is_str(word, "message.output_text.logprobs")) return true;
+    }
+    return field_get(body, "top_logprobs") != NULL;
+}
+
 static int put_fields(writer *t, const json *body) {
     static const char *const same[] = {"model", "stream", "temperature", "top_p", "top_logprobs",
         "tool_choice", "parallel_tool_calls", "prompt_cache_key", "seed", "thinking_budget",
@@ -461,7 +480,7 @@ static int put_fields(writer *t, const json *body) {
         json_w_key(&t->w, same[i]);
         json_w_value(&t->w, json_get(body, same[i]));
     }
-    if (field_get(body, "top_logprobs") != NULL) json_w_kbool(&t->w, "logprobs", true);
+    if (wants_logprobs(body)) json_w_kbool(&t->w, "logprobs", true);
     const json *effort = field_get(field_get(body, "reasoning"), "effort");
     if (effort != NULL) {
         json_w_key(&t->w, "reasoning_effort");

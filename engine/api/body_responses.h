@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #include "engine/api/api_error.h"
+#include "engine/api/warning.h"
 #include "engine/base/json.h"
 
 /* Whether a call of this id is still known, so that an output without its call may stand. */
@@ -15,6 +16,9 @@ typedef struct known_calls {
 
 /* The caller frees *out. On failure e names the place in the body that was sent. */
 int responses_to_chat(const json *body, const known_calls *known, json **out, api_error *e);
+
+/* Names the tools that are not offered. */
+void responses_warn(const json *body, char warning[WARNING_CAP]);
 
 /* Kind of the tool that a call names, by the tools of the body. */
 typedef enum tool_kind { TOOL_FUNCTION, TOOL_CUSTOM, TOOL_SHELL } tool_kind;

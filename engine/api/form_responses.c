@@ -90,8 +90,29 @@ static void put_reasoning(const job *j, const item *it, bool is_done, buf *out) 
     buf_printf(out, ",\"status\":\"%s\"}", is_done ? "completed" : "in_progress");
 }
 
+static void put_logprobs(const buf *list, buf *out) {
+    buf_puts(out, ",\"logprobs\":[");
+    if (list != NULL) buf_append(out, buf_cstr(list), list->len);
+    buf_putc(out, ']');
+}
+
+/* Log probabilities of an event belong to the newest text; those of reasoning have no place here. */
+static void keep_logprobs(job *j, const gen_event *event) {
+    items *said = &j->choices[0].said;
+    int i = said->n - 1;
+    buf reasoning = BUF_INIT;
+    while (i >= 0 && said->list[i].kind != ITEM_TEXT)
+        i--;
+    if (i >= 0 && event->n_logprobs > 0) {
+        job_collect_logprobs(j, event, &said->list[i].logprobs, &reasoning);
+    }
+    buf_release(&reasoning);
+}
+
 static void put_text_part(const item *it, bool is_done, buf *out) {
-    buf_puts(out, "{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[],\"text\":");
+    buf_puts(out, "{\"type\":\"output_text\",\"annotations\":[]");
+    put_logprobs(is_done ? &it->logprobs : NULL, out);
+    buf_puts(out, ",\"text\":");
     if (is_done) {
         put_string(out, &it->text);
     } else {
@@ -299,6 +320,7 @@ static void take(job *j, const gen_event *event) {
     bool is_new = false;
     item *it = items_take(&j->choices[0].said, event, &is_new);
     if (it != NULL) name_item(j, it);
+    keep_logprobs(j, event);
 }
 
 static void print(job *j, buf *out) {
@@ -372,8 +394,13 @@ static void end_reasoning(job *j, int i) {
 
 static void end_text(job *j, int i) {
     const item *it = &j->choices[0].said.list[i];
-    put_text_event(j, i, "response.output_text.done",
-        ",\"content_index\":0,\"logprobs\":[],\"text\":", &it->text);
+    open_event(j, "response.output_text.done");
+    put_place(j, i);
+    buf_puts(j->out, ",\"content_index\":0");
+    put_logprobs(&it->logprobs, j->out);
+    buf_puts(j->out, ",\"text\":");
+    put_string(j->out, &it->text);
+    close_event(j);
     open_event(j, "response.content_part.done");
     put_place(j, i);
     buf_puts(j->out, ",\"content_index\":0,\"part\":");
@@ -435,7 +462,13 @@ static void put_delta(job *j, int i, const gen_event *event) {
     open_event(j, types[it->kind]);
     put_place(j, i);
     if (it->kind != ITEM_CALL) buf_puts(j->out, ",\"content_index\":0");
-    if (it->kind == ITEM_TEXT) buf_puts(j->out, ",\"logprobs\":[]");
+    if (it->kind == ITEM_TEXT) {
+        buf list = BUF_INIT, reasoning = BUF_INIT;
+        job_collect_logprobs(j, event, &list, &reasoning);
+        put_logprobs(&list, j->out);
+        buf_release(&list);
+        buf_release(&reasoning);
+    }
     buf_puts(j->out, ",\"delta\":");
     json_quote(j->out, event->text, event->len);
     close_event(j);
@@ -445,6 +478,7 @@ static void event(job *j, const gen_event *event) {
     bool is_new = false;
     start(j);
     item *it = items_take(&j->choices[0].said, event, &is_new);
+    keep_logprobs(j, event);
     if (it == NULL) return;
     int i = (int)(it - j->choices[0].said.list);
     name_item(j, it);

@@ -61,6 +61,7 @@ static void answer(http_request *q, int status, struct MHD_Response *response) {
     q->status = status;
     if (response == NULL) return;
     MHD_add_response_header(response, "x-request-id", q->id);
+    if (q->warning[0] != '\0') MHD_add_response_header(response, "x-tandem-warning", q->warning);
     add_cors(q, response);
     /* A client that takes nothing for so long is gone. */
     MHD_set_connection_option(q->connection, MHD_CONNECTION_OPTION_TIMEOUT,

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "engine/api/api_error.h"
+#include "engine/api/warning.h"
 #include "engine/base/buf.h"
 #include "engine/base/json.h"
 
@@ -47,10 +48,11 @@ struct http_request {
     http_producer producer;
     buf out; /* streamed bytes not yet taken by the library */
     bool is_last;
-    char allow[32];       /* for 405 */
-    api_shape shape;      /* of errors */
-    bool is_tls;          /* bytes of our own must not go out beside the library */
-    struct key_user *key; /* NULL: none; the request counts against its limits */
+    char allow[32];            /* for 405 */
+    char warning[WARNING_CAP]; /* header x-tandem-warning of the answer; "": none */
+    api_shape shape;           /* of errors */
+    bool is_tls;               /* bytes of our own must not go out beside the library */
+    struct key_user *key;      /* NULL: none; the request counts against its limits */
     int64_t n_prompt, n_cached, n_completion; /* for the request log */
     size_t n_body;
     api_error refusal; /* status 0: none; answered when the small body is read */

@@ -7,6 +7,7 @@ void items_release(items *l) {
     for (int i = 0; i < l->n; i++) {
         buf_release(&l->list[i].text);
         buf_release(&l->list[i].name);
+        buf_release(&l->list[i].logprobs);
     }
     mem_free(l->list);
     *l = (items){0};
@@ -18,7 +19,8 @@ static item *add(items *l, item_kind kind) {
         l->list = mem_realloc(l->list, (size_t)l->cap * sizeof *l->list);
     }
     item *it = &l->list[l->n++];
-    *it = (item){.kind = kind, .text = BUF_INIT, .name = BUF_INIT, .i_call = -1};
+    *it = (item){
+        .kind = kind, .text = BUF_INIT, .name = BUF_INIT, .logprobs = BUF_INIT, .i_call = -1};
     return it;
 }
 

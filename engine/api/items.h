@@ -12,8 +12,9 @@ typedef enum item_kind { ITEM_REASONING, ITEM_TEXT, ITEM_CALL } item_kind;
 
 typedef struct item {
     item_kind kind;
-    buf text; /* of a call: its arguments */
-    buf name; /* of a call */
+    buf text;     /* of a call: its arguments */
+    buf name;     /* of a call */
+    buf logprobs; /* of a text: JSON objects, comma separated, where the protocol keeps them here */
     char call_id[64];
     int i_call;
     char id[64];     /* set by protocols that name their items */

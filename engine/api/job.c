@@ -5,6 +5,7 @@
 
 #include "engine/api/api_internal.h"
 #include "engine/api/fields.h"
+#include "engine/api/replies.h"
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/base/str.h"
@@ -377,6 +378,18 @@ static void release(void *ctx) {
     job_free(ctx);
 }
 
+/* The answer goes on when the connection ends. False: it does not, and nothing was taken. */
+static bool run_detached(job *j, http_request *q, const char *type, http_producer producer) {
+    const char *wish = http_header(q, "tandem-detach");
+    char id[64];
+    if (wish == NULL || strcmp(wish, "1") != 0 || !q->is_local) return false;
+    str_copy(id, sizeof id, j->id);
+    int rc = replies_begin(
+        q->api->replies, q, &(reply_start){.id = id, .type = type, .producer = producer});
+    if (rc == OK) replies_send(q->api->replies, q, id, 0);
+    return rc == OK;
+}
+
 static void limit_time(job *j, int64_t seconds) {
     if (seconds == 0) return;
     uint64_t deadline = clock_mono_ms() + (uint64_t)seconds * 1000u;
@@ -391,6 +404,7 @@ void job_run(job *j, http_request *q) {
         params_separate(&j->params, key_user_label(q->key));
     }
     if (q->key != NULL) limit_time(j, key_user_limits(q->key)->seconds);
+    str_copy(q->warning, sizeof q->warning, j->params.warning);
     if (j->params.is_stream && j->form->begin != NULL) j->form->begin(j);
     int rc = begin_more(j, &e);
     if (rc != OK) {
@@ -398,12 +412,15 @@ void job_run(job *j, http_request *q) {
         return;
     }
     buf_release(&q->body);
+    const char *type =
+        j->params.is_stream ? "text/event-stream; charset=utf-8" : "application/json";
+    http_producer producer = {
+        .fill = j->params.is_stream ? fill : fill_whole, .release = release, .ctx = j};
+    if (run_detached(j, q, type, producer)) return;
     if (j->params.is_stream) {
-        http_stream(q, "text/event-stream; charset=utf-8",
-            (http_producer){.fill = fill, .release = release, .ctx = j});
+        http_stream(q, type, producer);
     } else if (j->a->options.keeps_json_alive) {
-        http_stream(q, "application/json",
-            (http_producer){.fill = fill_whole, .release = release, .ctx = j});
+        http_stream(q, type, producer);
     } else {
         answer_whole(j, q);
         job_free(j);

@@ -305,6 +305,21 @@ static int read_tool_choice(
     return rc;
 }
 
+static bool is_own_tool(const json *tool) {
+    return !is_foreign_tool(tool);
+}
+
+static void warn_tools(const json *tools, gen_params *p) {
+    warning_tools(p->warning, tools, is_own_tool);
+    JSON_EACH(tool, tools) {
+        const json *inner = json_get(tool, "function");
+        const json *f = inner != NULL ? inner : tool;
+        const char *name = json_str(json_get(f, "name"));
+        if (!json_is_true(json_get(f, "strict"))) continue;
+        warning_strict(p->warning, json_get(f, "parameters"), name != NULL ? name : "tools");
+    }
+}
+
 static int read_tools(const json *body, gen_params *p, api_error *e) {
     const json *tools = field_get(body, "tools");
     const char *field = "tools";
@@ -328,6 +343,7 @@ static int read_tools(const json *body, gen_params *p, api_error *e) {
     int rc = check_tools(tools, field, e);
     if (rc == OK) rc = read_tool_choice(field_get(body, choice), choice, &is_none, p, e);
     if (rc == OK) rc = field_bool(body, "parallel_tool_calls", &is_parallel, e);
+    if (rc == OK) warn_tools(tools, p);
     if (is_none) p->tools = NULL;
     p->is_single_call = !is_parallel || p->is_legacy;
     return rc;

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "engine/api/api_error.h"
+#include "engine/api/warning.h"
 #include "engine/base/json.h"
 #include "engine/run/grammar.h"
 #include "engine/run/run.h"
@@ -61,6 +62,7 @@ struct gen_params {
     int priority;
     uint8_t salt[RUN_SALT_BYTES]; /* prefixes are shared between requests of equal salt only */
     sample_bias *bias;            /* owned; sampling.bias points to it */
+    char warning[WARNING_CAP];    /* what was asked for and left out; "": nothing */
 };
 
 /* Reads a chat completions body (messages and thinking are chat.h's). On failure e is filled and

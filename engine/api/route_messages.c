@@ -19,6 +19,7 @@ void route_messages(http_request *q) {
     int rc = translate(j, q, true, &e);
     if (rc == OK) rc = job_prepare_chat(j, q, &e);
     if (rc == OK) {
+        messages_warn(j->body, j->params.warning);
         job_run(j, q);
     } else {
         job_refuse(j, q, &e);

@@ -15,6 +15,7 @@ void route_responses(http_request *q) {
     if (rc == OK) rc = responses_to_chat(j->body, &known, &j->chat, &e);
     if (rc == OK) rc = job_prepare_chat(j, q, &e);
     if (rc == OK) {
+        responses_warn(j->body, j->params.warning);
         job_run(j, q);
     } else {
         job_refuse(j, q, &e);

@@ -43,6 +43,7 @@ static const route routes[] = {
     {"/tandem/v1/shutdown", "POST", route_shutdown, LOCAL | LOADING},
     {"/tandem/v1/stop", "POST", route_shutdown, LOCAL | LOADING},
     {"/tandem/v1/endpoint", "POST", route_endpoint, LOCAL | LOADING},
+    {"/tandem/v1/replies/*", "GET", route_reply, LOCAL},
 };
 enum { N_ROUTES = sizeof routes / sizeof routes[0] };
 
