@@ -181,7 +181,7 @@ bool node_exists(node_access *n, const char *path) {
     remote_result r;
     remote_result_init(&r);
     buf full = BUF_INIT;
-    const char *argv[] = {"test", "-e", NULL, NULL};
+    const char *argv[] = {"/usr/bin/test", "-e", NULL, NULL};
     node_command c = {.argv = argv};
     bool is_there = false;
     if (n->session == NULL) {

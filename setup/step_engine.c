@@ -8,6 +8,7 @@
 #include "engine/base/str.h"
 #include "engine/base/version.h"
 #include "setup/job.h"
+#include "setup/pair.h"
 #include "setup/paths.h"
 #include "setup/step_internal.h"
 #include "setup/verify.h"
@@ -162,45 +163,57 @@ int step_prepare_prove(flow *f, step_view *v, err *e) {
 
 /* --- Start --- */
 
-/* The state of the pair by our own status command: "ready", "stopped", ... */
-static int pair_state(flow *f, char state[40], char reason[300], err *e) {
-    static const char *const words[] = {"status", "--json", NULL};
-    buf out = BUF_INIT;
-    json *v = NULL;
-    err why = ERR_INIT;
-    /* An engine that is not running is an answer too. */
-    (void)flow_self(f, &out, words, &why);
-    int rc = json_parse(buf_cstr(&out), out.len, NULL, &v, e);
-    const json *pair = json_get(v, "pair");
-    const char *s = json_str(json_get(pair, "state")), *r = json_str(json_get(pair, "reason"));
-    str_copy(state, 40, s != NULL ? s : "unknown");
-    str_copy(reason, 300, r != NULL ? r : "");
-    json_free(v);
-    buf_release(&out);
-    return err_add(e, rc, "reading tandem status");
+static pair_options pair_of(flow *f) {
+    return (pair_options){.settings = f->s,
+        .node = {f->plain[0], f->plain[1]},
+        .stop = f->o.stop,
+        .is_attended = true};
 }
 
-static bool is_up(const char *state) {
-    return str_eq(state, "ready") || str_eq(state, "serving");
+/* What the start would do, word for word; the start's own random words are left out. */
+static int plan_start(flow *f, step_view *v, err *e) {
+    buf text = BUF_INIT, part[2] = {BUF_INIT, BUF_INIT};
+    const pair_options o = pair_of(f);
+    int rc = pair_plan(&o, &text, e);
+    for (const char *s = buf_cstr(&text); rc == OK && *s != '\0';) {
+        size_t n = strcspn(s, "\n");
+        bool is_worker = str_starts(s, "worker: ");
+        if (memmem(s, n, "start id", 8) == NULL) rc = buf_append(&part[is_worker], s, n);
+        if (rc == OK) rc = buf_putc(&part[is_worker], '\n');
+        s += n + (s[n] == '\n');
+    }
+    if (rc == OK)
+        plan_command(v, "start", "worker", "bring the engine, by digest, and start rank 1",
+            buf_cstr(&part[1]), "tandem stop");
+    if (rc == OK)
+        plan_command(v, "start", "head", "start rank 0 and wait until both ranks are ready",
+            buf_cstr(&part[0]), "tandem stop");
+    buf_release(&text);
+    buf_release(&part[0]);
+    buf_release(&part[1]);
+    return rc;
 }
 
 int step_start_inspect(flow *f, step_view *v, err *e) {
-    char state[40] = "unknown", reason[300] = "";
-    int rc = pair_state(f, state, reason, e);
+    pair_view look = {0};
+    int rc = flow_connect(f, e);
+    const pair_options o = pair_of(f);
+    if (rc == OK) rc = pair_look(&o, &look, e);
     if (rc != OK) return rc;
+    bool is_up = look.state == PAIR_READY || look.state == PAIR_SERVING;
     step_row *r = view_row(v, "the pair", CHECK_STATUS_PASS);
-    view_fact(r, "%s%s%.240s", state, reason[0] != '\0' ? ": " : "", reason);
-    if (is_up(state)) {
+    view_fact(r, "%s%s%.400s", pair_state_name(look.state), look.reason[0] != '\0' ? ": " : "",
+        look.reason);
+    if (look.state == PAIR_FAILED || look.state == PAIR_DEGRADED)
+        view_message(v, r->fact, "The pair answers only while both ranks run.",
+            "Start it again; both sides are stopped first.");
+    if (is_up) {
         view_done(v, "both ranks are ready");
     } else {
-        plan_command(v, "start", "head",
-            "start one rank on each machine and wait until both are ready", "tandem start",
-            "tandem stop");
-        plan_command(v, "start", "worker",
-            "the head copies the engine, by digest, and starts rank 1",
-            "WORKER_DATA/.tandem/tandem-node keep", "tandem stop");
+        rc = plan_start(f, v, e);
     }
-    return OK;
+    pair_view_release(&look);
+    return rc;
 }
 
 int step_start_apply(flow *f, const step_view *v, err *e) {

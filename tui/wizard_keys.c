@@ -95,11 +95,25 @@ static void enter_step(app *a, int i) {
     wizard_go(w, i);
 }
 
+/* Long lines go on below, so that every word of a command can be read. */
 static void show_commands(app *a) {
-    buf text = BUF_INIT;
-    if (plan_print(&a->wizard->view.plan, &text) == OK)
-        app_show_text(a, "What will run", buf_cstr(&text));
+    buf text = BUF_INIT, wrapped = BUF_INIT;
+    int columns = (a->n_columns < 100 ? a->n_columns : 100) - 4;
+    if (plan_print(&a->wizard->view.plan, &text) != OK) return;
+    for (const char *s = buf_cstr(&text); *s != '\0';) {
+        size_t n = strcspn(s, "\n");
+        do {
+            size_t fits = width_fit(s, n, columns, NULL);
+            if (fits == 0) fits = n;
+            buf_printf(&wrapped, "%.*s\n", (int)fits, s);
+            s += fits;
+            n -= fits;
+        } while (n > 0);
+        s += *s == '\n';
+    }
+    app_show_text(a, "What will run", buf_cstr(&wrapped));
     buf_release(&text);
+    buf_release(&wrapped);
 }
 
 static void go_next(app *a) {
