@@ -213,7 +213,9 @@ static void job_is_paused_killed_and_taken_up(void **state) {
     uint64_t done = 0;
     hub_counts c;
     err e = ERR_INIT;
+    hub_server_pause(w->server);
     w->bytes_per_s = 1000000;
+    hub_server_go_on(w->server);
     int code = tandem(w, &text, "download", "--background", NULL);
     if (code != 0) fail_msg("%s", buf_cstr(&text));
     /* A second one does not begin: it only watches. */

@@ -217,7 +217,10 @@ static int begin(void **state) {
     world *w = mem_alloc(sizeof *w);
     w->f.corrupt_at = -1;
     rand_init(&w->f.rnd, 42, 1);
-    w->f.server = hub_server_new(decide, &w->f);
+    hub_server *server = hub_server_new(decide, &w->f);
+    hub_server_pause(server); /* its threads look at the fields below */
+    w->f.server = server;
+    hub_server_go_on(server);
     make_manifest(&w->m);
     str_copy(w->root, sizeof w->root, "/tmp/tandem-hub.XXXXXX");
     assert_non_null(mkdtemp(w->root));
@@ -284,7 +287,7 @@ static void loads_over_signed_addresses(void **state) {
     hub_options o = usual(w->root, hub_server_url(w->f.server, 0));
     o.token = token;
     o.token_host = "127.0.0.1";
-    w->f.signature_uses = 5;
+    CHANGE(w, w->f.signature_uses = 5);
     assert_int_equal(run(w, &o), OK);
     hub_secret_free(token);
     assert_all_right(w);
@@ -303,7 +306,7 @@ static void loads_over_signed_addresses(void **state) {
 
 static void faults_never_give_wrong_bytes(void **state) {
     world *w = *state;
-    w->f.fault_percent = 30;
+    CHANGE(w, w->f.fault_percent = 30);
     int n = getenv("TANDEM_LONG") != NULL ? 100 : 6, n_ok = 0;
     for (int i = 0; i < n; i++) {
         err e = ERR_INIT;
@@ -322,7 +325,7 @@ static void faults_never_give_wrong_bytes(void **state) {
 static void wrong_bytes_never_get_the_final_name(void **state) {
     world *w = *state;
     char path[128];
-    w->f.corrupt_at = 70000;
+    CHANGE(w, w->f.corrupt_at = 70000);
     assert_int_equal(load(w), ERR_MISMATCH);
     assert_non_null(strstr(w->e.msg, "wrong"));
     snprintf(path, sizeof path, "%s/engram/test/file0", w->root);
@@ -354,7 +357,7 @@ static void old_tables_are_named(void **state) {
 
 static void other_commit_is_refused(void **state) {
     world *w = *state;
-    w->f.commit = "ffffffffffffffffffffffffffffffffffffffff";
+    CHANGE(w, w->f.commit = "ffffffffffffffffffffffffffffffffffffffff");
     assert_int_equal(load(w), ERR_MISMATCH);
     assert_true(w->p.fetched_bytes == 0);
 }
@@ -374,7 +377,7 @@ static void bad_redirects_are_not_followed(void **state) {
 
 static void rate_limit_is_waited_for(void **state) {
     world *w = *state;
-    w->f.n_limited = 1;
+    CHANGE(w, w->f.n_limited = 1);
     uint64_t begun = clock_mono_ms();
     assert_int_equal(load(w), OK);
     assert_true(clock_mono_ms() - begun >= 2000);
@@ -465,7 +468,7 @@ static void kills_only_cost_the_ranges_in_work(void **state) {
     world *w = *state;
     int n_kills = 0, most = getenv("TANDEM_LONG") != NULL ? 200 : 25, status = -1;
     hub_counts c;
-    w->f.bytes_per_s = 1000000;
+    CHANGE(w, w->f.bytes_per_s = 1000000);
     for (;;) {
         pid_t pid = 0;
         char *argv[] = {(char *)"test_hub", (char *)"--child", w->root,
@@ -599,6 +602,7 @@ static void lock_fixes_what_the_hub_lists(void **state) {
     store_digest_update(d, CONFIG, strlen(CONFIG));
     store_digest_finish(d, git);
     store_digest_free(d);
+    hub_server_pause(w->f.server);
     w->f.config = CONFIG;
     snprintf(page, sizeof page,
         "[{\"type\":\"file\",\"path\":\"config.json\",\"size\":%zu,\"oid\":\"%s\"},"
@@ -612,6 +616,7 @@ static void lock_fixes_what_the_hub_lists(void **state) {
     w->f.tree[2] =
         "[{\"type\":\"file\",\"path\":\"t.safetensors\",\"size\":55,\"oid\":\"" BLOB "\",\"lfs\":"
         "{\"oid\":\"" SHA("0c") "\",\"size\":55}}]";
+    hub_server_go_on(w->f.server);
     assert_int_equal(lock(w, &m, &r, "o/weights", "o/tables"), OK);
     assert_int_equal(m.n_files, 4);
     assert_string_equal(r.weights_commit, COMMIT);
