@@ -3,16 +3,17 @@
  * as sums of three bf16 values.
  *
  *   list     places of the rows a query attends, in shared memory
- *   scores   tiles of 64 rows are decoded to bf16 [64][512]; a warp multiplies 8 of them with the
- *            16 queries
- *   weights  exp(score - max), sum, as the plain kernel
- *   values   the same tiles again; a warp owns 64 of the 512 values; tile sums are added in order
+ *   tile     64 rows (32 where shared memory is short) are decoded to bf16; a warp multiplies 8 of
+ *            them with the 16 queries over a part of the 512 values
+ *   weights  exp(score - max of the tile) and their sum
+ *   values   the same tile; a warp owns 32 of the 512 values
+ *   sum      tiles in order: with M the largest score so far, a = exp(M before - M), b = exp(max - M):
+ *            v = a v + b tile, den = a den + b sum; at the end den + exp(sink - M)
  *
- * Many rows: one block does all tiles of a row and group. Few: a block a tile, in two launches with
- * scores and tile sums in global memory; the launch behind adds them (prepare_kernel.cuh): the same
- * operations in the same order, so a row has the same bits either way. Queries may be rotated as they
- * are read. 170 KB of shared memory; decode of the rows
- * and MMA take about the same time. */
+ * Many rows: one block does all tiles of a row and group. Few: a block a tile, and the launch behind
+ * adds them (prepare_kernel.cuh): the same operations in the same order, so a row has the same bits
+ * either way. Queries may be rotated as they are read. 138 KB of shared memory (100 KB with tiles of
+ * 32); decode of the rows and MMA take about the same time. */
 #ifndef TANDEM_KERNELS_ATTN_ATTN_MMA_KERNEL_CUH
 #define TANDEM_KERNELS_ATTN_ATTN_MMA_KERNEL_CUH
 
@@ -20,34 +21,35 @@
 #include <cuda_fp16.h>
 
 #include "kernels/attn/attn_kernel.cuh"
+#include "kernels/attn/attn_sum.cuh"
 #include "kernels/ptx.cuh"
 
-constexpr int ATTN_D = 512, ATTN_GROUP = 16, ATTN_TILE = 64, ATTN_PLANES = 3;
-constexpr int ATTN_PITCH = ATTN_D + 8;      /* bf16 values between rows of a tile or queries */
-constexpr int ATTN_W_PITCH = ATTN_TILE + 8; /* between rows of weights */
-constexpr int ATTN_THREADS = ATTN_WARPS * 32;
+constexpr int ATTN_D = ATTN_SUM_D, ATTN_GROUP = ATTN_SUM_GROUP, ATTN_PLANES = 3;
+constexpr int ATTN_PITCH = ATTN_D + 8; /* bf16 values between rows of a tile or queries */
+constexpr int ATTN_MMA_WARPS = 16, ATTN_THREADS = ATTN_MMA_WARPS * 32;
+constexpr int ATTN_COLUMNS = ATTN_D / ATTN_MMA_WARPS; /* values of a warp */
 
 struct attn_mma_params {
     attn_args a;
-    int cap;               /* rows a list may have, a multiple of the tile */
-    float *scores;         /* few rows: [row][group][16][cap] */
-    float *sums;           /* few rows: [row][group][tile][16][512] */
-    float *den;            /* few rows: [row][group][16] */
-    int32_t *n_used_tiles; /* few rows: [row] */
-    const float *rope;     /* table for the queries, or NULL */
+    attn_parts parts; /* few rows */
+    int cap;          /* rows a list may have, a multiple of the tile */
+    int n_groups;
+    const float *rope; /* table for the queries, or NULL */
     int d_rope;
-    int n_groups, n_tiles;
     bool is_bf16;
 };
 
-struct attn_mma_shared {
-    __nv_bfloat16 tile[ATTN_TILE][ATTN_PITCH];
+template <int TILE> struct attn_mma_shared {
+    static constexpr int K_PARTS = ATTN_MMA_WARPS * 8 / TILE; /* parts of the 512 values */
+    __nv_bfloat16 tile[TILE][ATTN_PITCH];
     __nv_bfloat16 q[ATTN_PLANES][ATTN_GROUP][ATTN_PITCH];
-    __nv_bfloat16 w[ATTN_PLANES][ATTN_GROUP][ATTN_W_PITCH];
-    float den[ATTN_GROUP];
+    __nv_bfloat16 w[ATTN_PLANES][ATTN_GROUP][TILE + 8];
+    float score[K_PARTS][ATTN_GROUP][TILE + 1];
+    float most[ATTN_GROUP], den[ATTN_GROUP]; /* of this tile; many rows: of all so far */
+    float before[ATTN_GROUP], now[ATTN_GROUP];
 };
-constexpr size_t attn_mma_shared_bytes(int cap) {
-    return sizeof(attn_mma_shared) + (size_t)cap * (sizeof(uint8_t *) + ATTN_GROUP * sizeof(float));
+template <int TILE> constexpr size_t attn_mma_shared_bytes(int cap) {
+    return sizeof(attn_mma_shared<TILE>) + (size_t)cap * sizeof(uint8_t *);
 }
 
 /* v as three bf16 values whose sum is v, nearly: 24 bits. */
@@ -89,13 +91,14 @@ __device__ __forceinline__ void attn_decode_compressed(
     }
 }
 
-/* Rows [first, first + 64) of the list to the tile; rows behind the end become zero. */
+/* Rows [first, first + TILE) of the list to the tile; rows behind the end become zero. */
+template <int TILE>
 __device__ __forceinline__ void attn_load_tile(
-    attn_mma_shared &sh, const attn_list &l, uint8_t *const *rows, int first) {
+    attn_mma_shared<TILE> &sh, const attn_list &l, uint8_t *const *rows, int first) {
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-#pragma unroll 4
-    for (int i = 0; i < ATTN_TILE / ATTN_WARPS; i++) {
-        const int k = i * ATTN_WARPS + warp, j = first + k;
+#pragma unroll
+    for (int i = 0; i < TILE / ATTN_MMA_WARPS; i++) {
+        const int k = i * ATTN_MMA_WARPS + warp, j = first + k;
         uint32_t v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         if (j < l.n_window) {
             attn_decode_window(rows[j], lane, v);
@@ -120,32 +123,38 @@ __device__ __forceinline__ float4 attn_rotated(
         bf16_near_if(b, u.z * c.w + u.w * c.z));
 }
 
+template <int TILE>
 __device__ __forceinline__ void attn_load_queries(
-    attn_mma_shared &sh, const attn_mma_params &p, int row, int head0) {
+    attn_mma_shared<TILE> &sh, const attn_mma_params &p, int row, int head0) {
     const float *q = p.a.q + ((size_t)row * p.a.n_heads + head0) * ATTN_D;
     for (int i = threadIdx.x * 4; i < ATTN_GROUP * ATTN_D; i += ATTN_THREADS * 4) {
         const float4 u = attn_rotated(p, row, i % ATTN_D, *(const float4 *)(q + i));
         const float v[4] = {u.x, u.y, u.z, u.w};
+        __nv_bfloat16 planes[4][ATTN_PLANES];
 #pragma unroll
-        for (int c = 0; c < 4; c++) {
-            __nv_bfloat16 planes[ATTN_PLANES];
-            attn_planes(v[c], planes);
+        for (int c = 0; c < 4; c++)
+            attn_planes(v[c], planes[c]);
 #pragma unroll
-            for (int k = 0; k < ATTN_PLANES; k++)
-                sh.q[k][i / ATTN_D][i % ATTN_D + c] = planes[k];
+        for (int k = 0; k < ATTN_PLANES; k++) {
+            const __nv_bfloat162 x = __halves2bfloat162(planes[0][k], planes[1][k]),
+                                 y = __halves2bfloat162(planes[2][k], planes[3][k]);
+            *(uint2 *)&sh.q[k][i / ATTN_D][i % ATTN_D] =
+                make_uint2(*(const uint32_t *)&x, *(const uint32_t *)&y);
         }
     }
 }
 
-/* Scores of the 8 rows of this warp: c[i] of the MMA's result. */
-__device__ __forceinline__ void attn_scores(const attn_mma_shared &sh, float (&s)[4]) {
+/* Scores of 8 rows over a part of the values. */
+template <int TILE> __device__ __forceinline__ void attn_scores(attn_mma_shared<TILE> &sh) {
+    constexpr int GROUPS = TILE / 8, N_K = ATTN_D / attn_mma_shared<TILE>::K_PARTS;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const int rows = warp % GROUPS * 8, part = warp / GROUPS, k0 = part * N_K;
     float c[ATTN_PLANES][4] = {};
     /* A: rows 0-7, 8-15 at two halves of k; B: four blocks of k of the warp's 8 rows. */
-    const int a_row = lane & 15, a_k = (lane >> 4) * 8, b_row = warp * 8 + (lane & 7);
-    const uint32_t b_at = ptx_shared(&sh.tile[b_row][(lane >> 3) * 8]);
+    const int a_row = lane & 15, a_k = (lane >> 4) * 8 + k0;
+    const uint32_t b_at = ptx_shared(&sh.tile[rows + (lane & 7)][(lane >> 3) * 8 + k0]);
 #pragma unroll 2
-    for (int k = 0; k < ATTN_D; k += 32) {
+    for (int k = 0; k < N_K; k += 32) {
         uint32_t b[4];
         ptx_load_matrix_4(b_at + k * 2, b);
 #pragma unroll
@@ -157,72 +166,64 @@ __device__ __forceinline__ void attn_scores(const attn_mma_shared &sh, float (&s
             ptx_mma_bf16(c[p], x, b[2], b[3]);
         }
     }
+    const int g = lane >> 2, t = rows + 2 * (lane & 3);
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        s[i] = (c[2][i] + c[1][i]) + c[0][i];
+        sh.score[part][g + (i >> 1) * 8][t + (i & 1)] = (c[2][i] + c[1][i]) + c[0][i];
 }
 
-/* Writes them as [head][row of list], scaled. */
-__device__ __forceinline__ void attn_put_scores(
-    const float (&s)[4], float scale, float *scores, int cap, int first) {
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    float *at = scores + first + warp * 8 + 2 * t;
-    at[(size_t)g * cap] = s[0] * scale;
-    at[(size_t)g * cap + 1] = s[1] * scale;
-    at[(size_t)(g + 8) * cap] = s[2] * scale;
-    at[(size_t)(g + 8) * cap + 1] = s[3] * scale;
-}
-
-/* Scores to weights in place (shared), and their sums; two heads a warp. */
+/* Weights of the tile's rows as bf16 planes, and its largest score and sum; one head a warp. */
+template <int TILE>
 __device__ __forceinline__ void attn_weights(
-    attn_mma_shared &sh, const attn_args &a, float *scores, int cap, int n, int head0) {
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    for (int h = warp; h < ATTN_GROUP; h += ATTN_WARPS) {
-        float *w = scores + (size_t)h * cap, most = -1e30f, sum = 0.f;
-        for (int j = lane; j < n; j += 32)
-            most = w[j] > most ? w[j] : most;
-        most = warp_max(most);
-        for (int j = lane; j < n; j += 32) {
-            const float e = exp_near(w[j] - most);
-            sum += e;
-            w[j] = e;
-        }
-        sum = warp_sum(sum);
-        if (lane == 0) sh.den[h] = sum + expf(a.sink[head0 + h] - most);
+    attn_mma_shared<TILE> &sh, const attn_mma_params &p, int n, float &most, float &sum) {
+    const int h = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    float v[TILE / 32];
+    most = -1e30f;
+#pragma unroll
+    for (int i = 0; i < TILE / 32; i++) {
+        const int j = lane + i * 32;
+        float s = sh.score[0][h][j];
+#pragma unroll
+        for (int q = 1; q < attn_mma_shared<TILE>::K_PARTS; q++)
+            s += sh.score[q][h][j];
+        v[i] = s * p.a.scale;
+        if (j < n) most = v[i] > most ? v[i] : most;
     }
-}
-
-/* Weights of a tile as bf16 planes. */
-__device__ __forceinline__ void attn_load_weights(
-    attn_mma_shared &sh, const float *weights, int cap, int first, int n, bool is_bf16) {
-    for (int i = threadIdx.x; i < ATTN_GROUP * ATTN_TILE; i += ATTN_THREADS) {
-        const int h = i / ATTN_TILE, j = first + i % ATTN_TILE;
-        const float w = j < n ? bf16_near_if(is_bf16, weights[(size_t)h * cap + j]) : 0.f;
-        __nv_bfloat16 p[ATTN_PLANES];
-        attn_planes(w, p);
+    most = warp_max(most);
+    sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < TILE / 32; i++) {
+        const int j = lane + i * 32;
+        const float e = j < n ? exp_near(v[i] - most) : 0.f;
+        __nv_bfloat16 planes[ATTN_PLANES];
+        sum += e;
+        attn_planes(bf16_near_if(p.is_bf16, e), planes);
 #pragma unroll
         for (int k = 0; k < ATTN_PLANES; k++)
-            sh.w[k][h][i % ATTN_TILE] = p[k];
+            sh.w[k][h][j] = planes[k];
     }
+    sum = warp_sum(sum);
 }
 
-/* Sums of a tile over its rows: the warp's 64 values of 16 heads. */
-__device__ __forceinline__ void attn_values(const attn_mma_shared &sh, float (&c)[8][4]) {
+/* Sums of a tile over its rows: the warp's 32 values of 16 heads. */
+template <int TILE>
+__device__ __forceinline__ void attn_values(const attn_mma_shared<TILE> &sh, float (&c)[4][4]) {
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
 #pragma unroll
-    for (int i = 0; i < 32; i++)
+    for (int i = 0; i < 16; i++)
         (&c[0][0])[i] = 0.f;
     const int a_row = lane & 15, a_k = (lane >> 4) * 8;
     /* B, transposed: blocks (k 0-7, 8-15) x (values 0-7, 8-15). */
-    const int b_row = (lane & 7) + ((lane >> 3) & 1) * 8, b_column = warp * 64 + (lane >> 4) * 8;
+    const int b_row = (lane & 7) + ((lane >> 3) & 1) * 8;
+    const int b_column = warp * ATTN_COLUMNS + (lane >> 4) * 8;
 #pragma unroll
-    for (int k = 0; k < ATTN_TILE; k += 16) {
+    for (int k = 0; k < TILE; k += 16) {
         uint32_t x[ATTN_PLANES][4];
 #pragma unroll
         for (int p = 0; p < ATTN_PLANES; p++)
             ptx_load_matrix_4(ptx_shared(&sh.w[p][a_row][a_k + k]), x[p]);
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
+        for (int n = 0; n < 2; n++) {
             uint32_t b[4];
             ptx_load_matrix_4_transposed(ptx_shared(&sh.tile[b_row + k][b_column + n * 16]), b);
 #pragma unroll
@@ -234,6 +235,14 @@ __device__ __forceinline__ void attn_values(const attn_mma_shared &sh, float (&c
     }
 }
 
+/* Head and value of entry i of block n of a warp's sums. */
+__device__ __forceinline__ int attn_head_of(int i) {
+    return ((threadIdx.x & 31) >> 2) + (i >> 1) * 8;
+}
+__device__ __forceinline__ int attn_value_of(int n, int i) {
+    return (threadIdx.x >> 5) * ATTN_COLUMNS + n * 8 + 2 * (threadIdx.x & 3) + (i & 1);
+}
+
 /* Places of the listed rows. */
 __device__ __forceinline__ void attn_load_list(
     const attn_args &a, const attn_list &l, uint8_t **rows, int first, int end) {
@@ -242,114 +251,89 @@ __device__ __forceinline__ void attn_load_list(
 }
 
 /* Many rows. Grid: rows, groups. */
-__global__ void __launch_bounds__(ATTN_THREADS)
+template <int TILE>
+__global__ void __launch_bounds__(ATTN_THREADS, 1)
     attn_mma_kernel(const __grid_constant__ attn_mma_params p) {
     kernel_begin();
     extern __shared__ __align__(16) unsigned char raw[];
-    attn_mma_shared &sh = *(attn_mma_shared *)raw;
-    uint8_t **rows = (uint8_t **)(raw + sizeof(attn_mma_shared));
-    float *scores = (float *)(rows + p.cap);
+    attn_mma_shared<TILE> &sh = *(attn_mma_shared<TILE> *)raw;
+    uint8_t **rows = (uint8_t **)(raw + sizeof(attn_mma_shared<TILE>));
     const attn_args &a = p.a;
-    const int row = blockIdx.x, head0 = blockIdx.y * ATTN_GROUP;
+    const int row = blockIdx.x, head0 = blockIdx.y * ATTN_GROUP, head = threadIdx.x >> 5;
     const attn_list l = attn_list_of(a, row);
     attn_load_list(a, l, rows, 0, p.cap);
     attn_load_queries(sh, p, row, head0);
     __syncthreads();
-    for (int first = 0; first < l.n_all; first += ATTN_TILE) {
-        float s[4];
+    float total[4][4], c[4][4], most = 0.f, den = 0.f;
+    for (int first = 0; first < l.n_all; first += TILE) {
+        float tile_most, tile_sum;
         attn_load_tile(sh, l, rows, first);
         __syncthreads();
-        attn_scores(sh, s);
-        attn_put_scores(s, a.scale, scores, p.cap, first);
+        attn_scores(sh);
         __syncthreads();
-    }
-    attn_weights(sh, a, scores, p.cap, l.n_all, head0);
-    __syncthreads();
-    float total[8][4], c[8][4];
-    for (int first = 0; first < l.n_all; first += ATTN_TILE) {
-        attn_load_tile(sh, l, rows, first);
-        attn_load_weights(sh, scores, p.cap, first, l.n_all, p.is_bf16);
+        attn_weights(sh, p, l.n_all - first, tile_most, tile_sum);
+        const attn_step s = attn_step_of(first == 0, most, tile_most);
+        most = s.most;
+        den = attn_add(first == 0, s, den, tile_sum);
+        if ((threadIdx.x & 31) == 0) sh.before[head] = s.before, sh.now[head] = s.now;
         __syncthreads();
         attn_values(sh, c);
 #pragma unroll
-        for (int i = 0; i < 32; i++)
-            (&total[0][0])[i] = first == 0 ? (&c[0][0])[i] : (&total[0][0])[i] + (&c[0][0])[i];
+        for (int i = 0; i < 16; i++) {
+            const int h = attn_head_of(i & 3);
+            const attn_step t = {0.f, sh.before[h], sh.now[h]};
+            (&total[0][0])[i] = attn_add(first == 0, t, (&total[0][0])[i], (&c[0][0])[i]);
+        }
         __syncthreads();
     }
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    if ((threadIdx.x & 31) == 0) sh.den[head] = den + expf(a.sink[head0 + head] - most);
+    __syncthreads();
 #pragma unroll
-    for (int n = 0; n < 8; n++)
+    for (int n = 0; n < 4; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int h = g + (i >> 1) * 8, at = warp * 64 + n * 8 + 2 * t + (i & 1);
-            a.o[((size_t)row * a.n_heads + head0 + h) * ATTN_D + at] =
+            const int h = attn_head_of(i);
+            a.o[((size_t)row * a.n_heads + head0 + h) * ATTN_D + attn_value_of(n, i)] =
                 bf16_near_if(p.is_bf16, total[n][i] / sh.den[h]);
         }
 }
 
-/* Few rows, first: scores. Grid: tiles, groups, rows. */
-__global__ void __launch_bounds__(ATTN_THREADS)
-    attn_mma_score_kernel(const __grid_constant__ attn_mma_params p) {
+/* Few rows: a tile a block. Grid: tiles, groups, rows. */
+template <int TILE>
+__global__ void __launch_bounds__(ATTN_THREADS, 1)
+    attn_mma_tile_kernel(const __grid_constant__ attn_mma_params p) {
     kernel_begin();
     extern __shared__ __align__(16) unsigned char raw[];
-    attn_mma_shared &sh = *(attn_mma_shared *)raw;
-    uint8_t **rows = (uint8_t **)(raw + sizeof(attn_mma_shared));
-    const attn_args &a = p.a;
-    const int first = blockIdx.x * ATTN_TILE, row = blockIdx.z;
-    const attn_list l = attn_list_of(a, row);
+    attn_mma_shared<TILE> &sh = *(attn_mma_shared<TILE> *)raw;
+    uint8_t **rows = (uint8_t **)(raw + sizeof(attn_mma_shared<TILE>));
+    const int first = blockIdx.x * TILE, row = blockIdx.z;
+    const attn_list l = attn_list_of(p.a, row);
     if (first >= l.n_all) return;
-    attn_load_list(a, l, rows, first, first + ATTN_TILE);
+    attn_load_list(p.a, l, rows, first, first + TILE);
     attn_load_queries(sh, p, row, blockIdx.y * ATTN_GROUP);
     __syncthreads();
-    float s[4];
+    float c[4][4], most, sum;
     attn_load_tile(sh, l, rows, first);
     __syncthreads();
-    attn_scores(sh, s);
-    float *scores = p.scores + ((size_t)row * p.n_groups + blockIdx.y) * ATTN_GROUP * p.cap;
-    attn_put_scores(s, a.scale, scores, p.cap, first);
-}
-
-/* Second: weights and the sums of a tile; the first tile also keeps the denominators and how many
- * tiles there are. */
-__global__ void __launch_bounds__(ATTN_THREADS)
-    attn_mma_value_kernel(const __grid_constant__ attn_mma_params p) {
-    kernel_begin();
-    extern __shared__ __align__(16) unsigned char raw[];
-    attn_mma_shared &sh = *(attn_mma_shared *)raw;
-    uint8_t **rows = (uint8_t **)(raw + sizeof(attn_mma_shared));
-    float *scores = (float *)(rows + p.cap);
-    const attn_args &a = p.a;
-    const int first = blockIdx.x * ATTN_TILE, row = blockIdx.z;
-    const attn_list l = attn_list_of(a, row);
-    if (first >= l.n_all) return;
-    const size_t unit = (size_t)row * p.n_groups + blockIdx.y;
-    const float *from = p.scores + unit * ATTN_GROUP * p.cap;
-    attn_load_list(a, l, rows, first, first + ATTN_TILE);
-    /* Entries behind the end of the list are copied too and never used. */
-#pragma unroll 12
-    for (int i = threadIdx.x; i < ATTN_GROUP * p.cap / 4; i += ATTN_THREADS)
-        ((float4 *)scores)[i] = ((const float4 *)from)[i];
+    attn_scores(sh);
     __syncthreads();
-    attn_load_tile(sh, l, rows, first);
-    attn_weights(sh, a, scores, p.cap, l.n_all, blockIdx.y * ATTN_GROUP);
+    attn_weights(sh, p, l.n_all - first, most, sum);
     __syncthreads();
-    attn_load_weights(sh, scores, p.cap, first, l.n_all, p.is_bf16);
-    __syncthreads();
-    float c[8][4];
     attn_values(sh, c);
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    float *sums = p.sums + (unit * p.n_tiles + blockIdx.x) * ATTN_GROUP * ATTN_D;
+    const attn_parts &o = p.parts;
+    const size_t unit = (size_t)row * p.n_groups + blockIdx.y,
+                 part = unit * o.max_tiles + blockIdx.x;
+    float *sums = (float *)o.sums + part * ATTN_GROUP * ATTN_D;
 #pragma unroll
-    for (int n = 0; n < 8; n++)
+    for (int n = 0; n < 4; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int h = g + (i >> 1) * 8, at = warp * 64 + n * 8 + 2 * t + (i & 1);
-            sums[(size_t)h * ATTN_D + at] = c[n][i];
-        }
-    if (first == 0 && threadIdx.x < ATTN_GROUP)
-        p.den[unit * ATTN_GROUP + threadIdx.x] = sh.den[threadIdx.x];
+        for (int i = 0; i < 4; i += 2)
+            *(float2 *)(sums + (size_t)attn_head_of(i) * ATTN_D + attn_value_of(n, i)) =
+                make_float2(c[n][i], c[n][i + 1]);
+    if ((threadIdx.x & 31) == 0)
+        ((float2 *)o.ends)[part * ATTN_GROUP + (threadIdx.x >> 5)] = make_float2(most, sum);
     if (first == 0 && blockIdx.y == 0 && threadIdx.x == 0)
-        p.n_used_tiles[row] = (l.n_all + ATTN_TILE - 1) / ATTN_TILE;
+        ((int32_t *)o.n_tiles)[row] = (l.n_all + TILE - 1) / TILE;
 }
 
 #endif

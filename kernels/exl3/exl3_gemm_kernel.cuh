@@ -1,5 +1,5 @@
 /*
- * Many rows on one matrix: 128 outputs by up to 64 rows a block, weights decoded in the loop.
+ * Many rows on one matrix: 128 outputs by up to 64 (or 32) rows a block, weights decoded in the loop.
  *
  *   warp    16 outputs; its tile of every 16-input slice is decoded in registers, straight into the A fragments of
  *           m16n8k32: b - 510 = 256 h + l with signed bytes h and l (b: the sum of four bytes)
@@ -8,36 +8,37 @@
  *   ring    stages of 64 inputs, filled by bulk copies; a block barrier a stage
  *   end     z = scale (65536 hh + 256 mid + ll - offset A), rotation of the 128 outputs in shared memory, svh, bias
  *
- * The sums are those of the rows kernel (S - 510 A), so the bits are the same for any split into rows. About 170
- * registers, 4 stages of 512 k2 + 8192 bytes. Limited by integer MMA (4 products) and decode, about 1:1 at 64 rows.
+ * The sums are those of the rows kernel (S - 510 A), so the bits are the same for any split into rows. 64 rows: about
+ * 170 registers, one block an SM, 4 stages of 512 k2 + 8192 bytes; 32 rows (experts, which have about as many each):
+ * 128 registers, two blocks an SM. Limited by integer MMA (4 products) and decode, about 1:1 at 32 rows.
  */
 #ifndef KERNELS_EXL3_GEMM_KERNEL_CUH
 #define KERNELS_EXL3_GEMM_KERNEL_CUH
 
 #include "kernels/device.cuh"
+#include "kernels/exl3/exl3_operand.cuh"
 #include "kernels/exl3/exl3_rotate_kernel.cuh"
 
 constexpr int EXL3_GEMM_WARPS = 8;
 constexpr int EXL3_GEMM_STAGES = 4;
-constexpr int EXL3_GEMM_ROWS = EXL3_GPU_TILE_ROWS;
-constexpr int EXL3_GEMM_COLUMNS = EXL3_GEMM_ROWS / 8; /* MMA tiles of 8 rows */
-constexpr int EXL3_GEMM_PITCH = 132;                  /* floats between rows of the output block */
+constexpr int EXL3_GEMM_PITCH = 132; /* floats between rows of the output block */
 
 struct exl3_gemm_params {
     exl3_powers powers;
     const exl3_gpu_job *jobs;
     const exl3_gpu_tile *tiles; /* NULL: own, rows by blockIdx.y, jobs by blockIdx.z */
     const int32_t *n_tiles;
-    int stage_bytes;
+    int stage_bytes, tile_rows;
     exl3_gpu_own_list own;
 };
 
-constexpr int exl3_gemm_stage_bytes(int k2) {
-    return 2 * 4 * 64 * k2 + 2 * EXL3_GEMM_ROWS * 64;
+/* For tiles of rows rows. */
+constexpr int exl3_gemm_stage_bytes(int k2, int rows) {
+    return 2 * 4 * 64 * k2 + 2 * rows * 64;
 }
-constexpr size_t exl3_gemm_shared_bytes(int k2) {
-    const int ring = EXL3_GEMM_STAGES * exl3_gemm_stage_bytes(k2);
-    const int out = EXL3_GEMM_ROWS * EXL3_GEMM_PITCH * 4;
+constexpr size_t exl3_gemm_shared_bytes(int k2, int rows) {
+    const int ring = EXL3_GEMM_STAGES * exl3_gemm_stage_bytes(k2, rows);
+    const int out = rows * EXL3_GEMM_PITCH * 4;
     return (size_t)(ring > out ? ring : out);
 }
 
@@ -45,7 +46,7 @@ constexpr size_t exl3_gemm_shared_bytes(int k2) {
 __device__ __forceinline__ const exl3_gpu_job *exl3_gemm_job(const exl3_gemm_params &p, int &row) {
     if (p.tiles == nullptr) {
         const exl3_gpu_job *job = p.own.jobs + blockIdx.z;
-        row = blockIdx.y * EXL3_GEMM_ROWS;
+        row = blockIdx.y * p.tile_rows;
         return row < job->n_rows ? job : nullptr;
     }
     if ((int)blockIdx.y >= *p.n_tiles) return nullptr;
@@ -54,31 +55,14 @@ __device__ __forceinline__ const exl3_gpu_job *exl3_gemm_job(const exl3_gemm_par
     return p.jobs + t.job;
 }
 
-/* The operand as this kernel reads it: [in/32][row_cap][4 lanes][hi, hi of the next slice, lo, lo]. */
+/* The operand as this kernel reads it. */
 struct exl3_put_gemm {
     __device__ static int put(const exl3_gpu_job &job, int row, int at, float4 v, float inv) {
-        const float f[4] = {v.x, v.y, v.z, v.w};
-        int hi[4], lo[4], sum = 0;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int a = __float2int_rn(f[i] * inv);
-            hi[i] = (a + 128) >> 8;
-            lo[i] = a - hi[i] * 256;
-            sum += a;
-        }
-        const int slice = (at >> 4) & 1, q = (at >> 2) & 3, t = 2 * (q & 1);
-        unsigned short *o = (unsigned short *)job.operand +
-                            ((size_t)(at >> 5) * job.row_cap + row) * 32 + t * 8 + slice * 2 +
-                            (q >> 1);
-        o[0] = (unsigned short)((hi[0] & 255) | (hi[1] & 255) << 8);
-        o[8] = (unsigned short)((hi[2] & 255) | (hi[3] & 255) << 8);
-        o[4] = (unsigned short)((lo[0] & 255) | (lo[1] & 255) << 8);
-        o[12] = (unsigned short)((lo[2] & 255) | (lo[3] & 255) << 8);
-        return sum;
+        return exl3_put_gemm_operand(job.operand, job.row_cap, row, at, v, inv);
     }
 };
 
-__global__ void __launch_bounds__(EXL3_ROTATE_WARPS * 32)
+static __global__ void __launch_bounds__(EXL3_ROTATE_WARPS * 32)
     exl3_gemm_rotate_kernel(const __grid_constant__ exl3_gemm_params p) {
     __shared__ exl3_rotate_shared sh;
     ptx_wait_for_previous();
@@ -128,11 +112,12 @@ __device__ __forceinline__ void exl3_gemm_states(
     }
 }
 
-typedef int exl3_gemm_sums[3][EXL3_GEMM_COLUMNS][4];
+/* COLUMNS: tiles of 8 rows. */
+template <int COLUMNS> using exl3_gemm_sums = int[3][COLUMNS][4];
 
 /* 64 inputs: weights at words (this warp's strip), rows at operand. */
-template <int K>
-__device__ __forceinline__ void exl3_gemm_stage(exl3_gemm_sums &acc, uint32_t words,
+template <int K, int COLUMNS>
+__device__ __forceinline__ void exl3_gemm_stage(exl3_gemm_sums<COLUMNS> &acc, uint32_t words,
     uint32_t operand, int n_rows, int k2, const exl3_powers &powers) {
     const int lane = threadIdx.x & 31, tile = (threadIdx.x >> 5) & 3;
 #pragma unroll
@@ -144,10 +129,10 @@ __device__ __forceinline__ void exl3_gemm_stage(exl3_gemm_sums &acc, uint32_t wo
         exl3_gemm_states<K>(words + (2 * pair + 1) * 64 * k2, tile, k2, lane, powers, s);
         exl3_digits(s, l[2], h[2]);
         exl3_digits(s + 4, l[3], h[3]);
-        const uint32_t at = operand + pair * EXL3_GEMM_ROWS * 64 + lane * 16;
+        const uint32_t at = operand + pair * COLUMNS * 512 + lane * 16;
         /* Two columns at a time: the two products of a middle sum are never neighbours. */
 #pragma unroll
-        for (int q = 0; q < EXL3_GEMM_COLUMNS; q += 2) {
+        for (int q = 0; q < COLUMNS; q += 2) {
             if (q * 8 >= n_rows) break;
             const uint4 b = ptx_load_shared_16(at + q * 512);
             const uint4 c = ptx_load_shared_16(at + q * 512 + 512);
@@ -166,7 +151,7 @@ __device__ __forceinline__ void exl3_gemm_stage(exl3_gemm_sums &acc, uint32_t wo
 /* Filling of the ring; one thread. */
 struct exl3_gemm_feed {
     const char *words[2], *operand; /* two strips; rows of the tile */
-    uint32_t word_bytes, operand_bytes, operand_stride;
+    uint32_t word_bytes, operand_bytes, operand_stride, slot_stride;
 
     __device__ void fetch(uint32_t to, uint32_t barrier, int stage) const {
         ptx_barrier_expect(barrier, 2 * word_bytes + 2 * operand_bytes);
@@ -175,14 +160,14 @@ struct exl3_gemm_feed {
         const char *from = operand + (size_t)stage * 2 * operand_stride;
         const uint32_t rows_at = to + 2 * word_bytes;
         ptx_bulk_copy(rows_at, from, operand_bytes, barrier);
-        ptx_bulk_copy(rows_at + EXL3_GEMM_ROWS * 64, from + operand_stride, operand_bytes, barrier);
+        ptx_bulk_copy(rows_at + slot_stride, from + operand_stride, operand_bytes, barrier);
     }
 };
 
-template <int K>
-__device__ __forceinline__ void exl3_gemm_loop(exl3_gemm_sums &acc, const exl3_gpu_job &job,
-    const exl3_gemm_feed &feed, uint32_t ring, uint32_t barriers, int2 rows_bytes,
-    const exl3_powers &powers) {
+template <int K, int COLUMNS>
+__device__ __forceinline__ void exl3_gemm_loop(exl3_gemm_sums<COLUMNS> &acc,
+    const exl3_gpu_job &job, const exl3_gemm_feed &feed, uint32_t ring, uint32_t barriers,
+    int2 rows_bytes, const exl3_powers &powers) {
     const int n_stages = job.matrix.in / 64, k2 = job.matrix.k2, strip = threadIdx.x >> 7;
     const int n_rows = rows_bytes.x, stage_bytes = rows_bytes.y;
 #pragma unroll 1
@@ -190,7 +175,7 @@ __device__ __forceinline__ void exl3_gemm_loop(exl3_gemm_sums &acc, const exl3_g
         const int slot = i % EXL3_GEMM_STAGES;
         const uint32_t at = ring + slot * stage_bytes, barrier = barriers + 8 * slot;
         ptx_barrier_wait(barrier, (i / EXL3_GEMM_STAGES) & 1);
-        exl3_gemm_stage<K>(
+        exl3_gemm_stage<K, COLUMNS>(
             acc, at + strip * feed.word_bytes, at + 2 * feed.word_bytes, n_rows, k2, powers);
         __syncthreads();
         if (threadIdx.x == 0 && i + EXL3_GEMM_STAGES < n_stages)
@@ -199,11 +184,12 @@ __device__ __forceinline__ void exl3_gemm_loop(exl3_gemm_sums &acc, const exl3_g
 }
 
 /* Sums of this warp to floats in the block's output [row][128]. */
+template <int COLUMNS>
 __device__ __forceinline__ void exl3_gemm_put(
-    const exl3_gemm_sums &acc, const exl3_gpu_scale *scale, int n_rows, float *out) {
+    const exl3_gemm_sums<COLUMNS> &acc, const exl3_gpu_scale *scale, int n_rows, float *out) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, first = threadIdx.x / 32 * 16;
 #pragma unroll
-    for (int q = 0; q < EXL3_GEMM_COLUMNS; q++)
+    for (int q = 0; q < COLUMNS; q++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int row = q * 8 + 2 * t + (i & 1), column = first + g + (i >> 1) * 8;
@@ -216,7 +202,8 @@ __device__ __forceinline__ void exl3_gemm_put(
         }
 }
 
-__global__ void __launch_bounds__(EXL3_GEMM_WARPS * 32, 1)
+template <int COLUMNS>
+__global__ void __launch_bounds__(EXL3_GEMM_WARPS * 32, COLUMNS > 4 ? 1 : 2)
     exl3_gemm_kernel(const __grid_constant__ exl3_gemm_params p) {
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ __align__(8) unsigned long long barriers[EXL3_GEMM_STAGES];
@@ -226,12 +213,13 @@ __global__ void __launch_bounds__(EXL3_GEMM_WARPS * 32, 1)
     const exl3_gpu_job *found = exl3_gemm_job(p, row0);
     if (found == nullptr || (int)blockIdx.x * 128 >= found->matrix.out) return;
     const exl3_gpu_job &job = *found;
-    const int n_rows = min(EXL3_GEMM_ROWS, job.n_rows - row0), in = job.matrix.in;
+    const int n_rows = min(COLUMNS * 8, job.n_rows - row0), in = job.matrix.in;
     const int k2 = job.matrix.k2, block = blockIdx.x;
     exl3_gemm_feed feed;
     feed.word_bytes = 4 * 64 * k2;
     feed.operand_bytes = (n_rows + 7) / 8 * 8 * 64;
     feed.operand_stride = (uint32_t)job.row_cap * 64;
+    feed.slot_stride = COLUMNS * 512;
     feed.words[0] = (const char *)job.matrix.words + (size_t)(2 * block) * (in / 16) * 64 * k2;
     feed.words[1] = feed.words[0] + (size_t)(in / 16) * 64 * k2;
     feed.operand = (const char *)job.operand + (size_t)row0 * 64;
@@ -244,36 +232,36 @@ __global__ void __launch_bounds__(EXL3_GEMM_WARPS * 32, 1)
             feed.fetch(ring + i * p.stage_bytes, first_barrier + 8 * i, i);
     }
     __syncthreads();
-    exl3_gemm_sums acc;
+    exl3_gemm_sums<COLUMNS> acc;
 #pragma unroll
-    for (int i = 0; i < 12 * EXL3_GEMM_COLUMNS; i++)
+    for (int i = 0; i < 12 * COLUMNS; i++)
         (&acc[0][0][0])[i] = 0;
     const int2 sizes = make_int2(n_rows, p.stage_bytes);
     switch (k2) {
     case 4:
-        exl3_gemm_loop<2>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        exl3_gemm_loop<2, COLUMNS>(acc, job, feed, ring, first_barrier, sizes, p.powers);
         break;
     case 6:
-        exl3_gemm_loop<3>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        exl3_gemm_loop<3, COLUMNS>(acc, job, feed, ring, first_barrier, sizes, p.powers);
         break;
     case 8:
-        exl3_gemm_loop<4>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        exl3_gemm_loop<4, COLUMNS>(acc, job, feed, ring, first_barrier, sizes, p.powers);
         break;
     case 10:
-        exl3_gemm_loop<5>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        exl3_gemm_loop<5, COLUMNS>(acc, job, feed, ring, first_barrier, sizes, p.powers);
         break;
     case 12:
-        exl3_gemm_loop<6>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        exl3_gemm_loop<6, COLUMNS>(acc, job, feed, ring, first_barrier, sizes, p.powers);
         break;
     case 16:
-        exl3_gemm_loop<8>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        exl3_gemm_loop<8, COLUMNS>(acc, job, feed, ring, first_barrier, sizes, p.powers);
         break;
     default:
-        exl3_gemm_loop<0>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        exl3_gemm_loop<0, COLUMNS>(acc, job, feed, ring, first_barrier, sizes, p.powers);
         break;
     }
     float *out = (float *)shared;
-    exl3_gemm_put(acc, job.scale + row0, n_rows, out);
+    exl3_gemm_put<COLUMNS>(acc, job.scale + row0, n_rows, out);
     __syncthreads();
     const int lane = threadIdx.x & 31, at = block * 128 + lane * 4;
     const float4 svh = exl3_half4(job.matrix.svh + at);

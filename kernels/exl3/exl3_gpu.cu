@@ -1,8 +1,6 @@
 #include "kernels/exl3/exl3_gpu.h"
 
-#include "kernels/cuda_check.h"
-#include "kernels/exl3/exl3_gemm_kernel.cuh"
-#include "kernels/exl3/exl3_rotate_kernel.cuh"
+#include "kernels/exl3/exl3_launch.cuh"
 #include "kernels/exl3/exl3_rows_kernel.cuh"
 
 /* Limits of the device in use, read once. */
@@ -28,33 +26,6 @@ static int exl3_device_get(exl3_device *out, err *e) {
     }
     *out = known[id];
     return OK;
-}
-
-/* A launch that may begin while the kernel before it ends. */
-template <class PARAMS>
-static int exl3_launch(void (*kernel)(PARAMS), dim3 grid, int threads, size_t shared_bytes,
-    const PARAMS &p, cudaStream_t stream, err *e) {
-    cudaLaunchConfig_t c = {};
-    c.gridDim = grid;
-    c.blockDim = dim3((unsigned)threads);
-    c.dynamicSmemBytes = shared_bytes;
-    c.stream = stream;
-    cudaLaunchAttribute early;
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    c.attrs = &early;
-    c.numAttrs = 1;
-    return cuda_check(e, cudaLaunchKernelEx(&c, kernel, p), "exl3 launch");
-}
-
-int exl3_gpu_rotate_run(const exl3_gpu_rotate_args *a, cudaStream_t stream, err *e) {
-    if (a->n_jobs < 1 || a->n_jobs > EXL3_GPU_MAX_JOBS || a->max_rows < 1 ||
-        a->max_rows > EXL3_GPU_MAX_ROWS)
-        return err_set(e, ERR_ARG, "exl3 rotate: %d jobs of up to %d rows", a->n_jobs, a->max_rows);
-    exl3_rotate_params p = {a->list, {}};
-    if (a->list == nullptr) p.own = *a->own;
-    return exl3_launch(exl3_rotate_kernel, dim3((unsigned)a->max_rows, (unsigned)a->n_jobs),
-        EXL3_ROTATE_WARPS * 32, 0, p, stream, e);
 }
 
 /* One SM in so many is left to the kernel behind a dense run, a small one: it is set up and has read
@@ -141,50 +112,4 @@ int exl3_gpu_experts_run(const exl3_gpu_experts_args *a, cudaStream_t stream, er
     p.list = a->down;
     p.has_early_list = 1;
     return exl3_rows_launch<EXL3_DOWN>(p, a->max_rows, a->max_stage_bytes, stream, e);
-}
-
-/* ---- many rows ---- */
-
-static int exl3_gemm_check(const exl3_gpu_gemm_args *a, err *e) {
-    const bool is_own = a->own != nullptr;
-    if (a->max_tiles < 1 || a->max_out < 128 || a->max_out % 128 != 0 ||
-        (is_own && (a->own->n_jobs < 1 || a->own->n_jobs > EXL3_GPU_OWN_JOBS)))
-        return err_set(e, ERR_ARG, "exl3 gemm: %d tiles, %d outputs", a->max_tiles, a->max_out);
-    return OK;
-}
-
-static exl3_gemm_params exl3_gemm_params_of(const exl3_gpu_gemm_args *a) {
-    exl3_gemm_params p = {};
-    p.powers = EXL3_POWERS;
-    p.jobs = a->jobs;
-    p.tiles = a->tiles;
-    p.n_tiles = a->n_tiles;
-    if (a->own != nullptr) p.own = *a->own;
-    return p;
-}
-
-int exl3_gpu_gemm_rotate_run(const exl3_gpu_gemm_args *a, cudaStream_t stream, err *e) {
-    int rc = exl3_gemm_check(a, e);
-    if (rc != OK) return rc;
-    const unsigned n_jobs = a->own != nullptr ? (unsigned)a->own->n_jobs : 1u;
-    return exl3_launch(exl3_gemm_rotate_kernel,
-        dim3(EXL3_GPU_TILE_ROWS, (unsigned)a->max_tiles, n_jobs), EXL3_ROTATE_WARPS * 32, 0,
-        exl3_gemm_params_of(a), stream, e);
-}
-
-int exl3_gpu_gemm_run(const exl3_gpu_gemm_args *a, cudaStream_t stream, err *e) {
-    int rc = exl3_gemm_check(a, e);
-    if (rc != OK) return rc;
-    exl3_gemm_params p = exl3_gemm_params_of(a);
-    p.stage_bytes = exl3_gemm_stage_bytes(a->max_k2);
-    const size_t bytes = exl3_gemm_shared_bytes(a->max_k2);
-    rc = cuda_check(e,
-        cudaFuncSetAttribute(
-            exl3_gemm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
-        "exl3 gemm");
-    if (rc != OK) return rc;
-    const unsigned n_jobs = a->own != nullptr ? (unsigned)a->own->n_jobs : 1u;
-    return exl3_launch(exl3_gemm_kernel,
-        dim3((unsigned)(a->max_out / 128), (unsigned)a->max_tiles, n_jobs), EXL3_GEMM_WARPS * 32,
-        bytes, p, stream, e);
 }

@@ -84,7 +84,7 @@ typedef struct exl3_gpu_list {
     exl3_gpu_job jobs[];
 } exl3_gpu_list;
 
-enum { EXL3_GPU_OWN_JOBS = 8, EXL3_GPU_TILE_ROWS = 64 };
+enum { EXL3_GPU_OWN_JOBS = 8, EXL3_GPU_TILE_ROWS = 64, EXL3_GPU_SHORT_ROWS = 32 };
 
 /* A short list that travels inside a launch. */
 typedef struct exl3_gpu_own_list {
@@ -93,7 +93,7 @@ typedef struct exl3_gpu_own_list {
     exl3_gpu_job jobs[EXL3_GPU_OWN_JOBS];
 } exl3_gpu_own_list;
 
-/* Up to EXL3_GPU_TILE_ROWS rows of a job: what one block of gemm takes. */
+/* Up to tile_rows rows of a job: what one block of gemm takes. */
 typedef struct exl3_gpu_tile {
     int32_t job, row;
 } exl3_gpu_tile;
@@ -150,6 +150,7 @@ typedef struct exl3_gpu_gemm_args {
     const exl3_gpu_own_list *own; /* host, instead of these */
     int max_tiles;                /* host's bound of *n_tiles; own: of tiles of one job */
     int max_out, max_k2;          /* of all jobs */
+    int tile_rows; /* EXL3_GPU_TILE_ROWS, or EXL3_GPU_SHORT_ROWS for many jobs of fewer rows */
 } exl3_gpu_gemm_args;
 /* Operand (gemm form) and scale of every row of every tile. */
 int exl3_gpu_gemm_rotate_run(const exl3_gpu_gemm_args *a, cudaStream_t stream, err *e);
@@ -173,6 +174,7 @@ typedef struct exl3_gpu_experts_args {
     float limit; /* swiglu_limit */
     int max_rows, max_stage_bytes;
     int is_bf16;
+    int has_early_list; /* gate_up is complete when the kernel before this one has begun */
 } exl3_gpu_experts_args;
 /* y[t] = sum over choices of down(weight * silu(min(gate, limit)) * clamp(up, +-limit)), in the order of pair_of. */
 int exl3_gpu_experts_run(const exl3_gpu_experts_args *a, cudaStream_t stream, err *e);

@@ -70,16 +70,4 @@ __device__ __forceinline__ void exl3_rotate_row(
     if (lane == 0) *(int2 *)(job.scale + row) = make_int2(__float_as_int(range.scale), sum);
 }
 
-__global__ void __launch_bounds__(EXL3_ROTATE_WARPS * 32)
-    exl3_rotate_kernel(const __grid_constant__ exl3_rotate_params p) {
-    __shared__ exl3_rotate_shared sh;
-    ptx_wait_for_previous();
-    ptx_release_next();
-    const exl3_gpu_list *list = p.list != nullptr ? p.list : (const exl3_gpu_list *)&p.own;
-    if ((int)blockIdx.y >= list->n_jobs) return;
-    const exl3_gpu_job &job = list->jobs[blockIdx.y];
-    if ((int)blockIdx.x >= job.n_rows) return;
-    exl3_rotate_row<exl3_put_rows>(job, blockIdx.x, sh);
-}
-
 #endif

@@ -80,6 +80,18 @@ void linear_cuda_packed_free(const void *packed) {
 /* Outputs of a block for few and many rows, and rows. */
 enum { PLAIN_FEW_ROWS = 4, PLAIN_MANY_OUTPUTS = 8, PLAIN_MANY_ROWS = 8 };
 
+/* Whether the kernel that holds its weights can take all of them. */
+static bool can_hold(const plain_args *a) {
+    if (a->jobs != NULL) return false;
+    for (int i = 0; i < a->n_own; i++) {
+        const plain_job *j = &a->own[i];
+        if (j->matrix.n_in % 4 != 0 || j->matrix.n_in > PLAIN_HELD * PLAIN_THREADS * 4 ||
+            j->matrix.row_stride % 4 != 0 || j->x_stride % 4 != 0 || ((uintptr_t)j->x & 15) != 0)
+            return false;
+    }
+    return true;
+}
+
 void linear_plain_run(
     kernel_context *k, const plain_args *a, int max_rows, int max_tiles, int max_out) {
     if (k->rc != OK || max_tiles == 0) return;
@@ -87,6 +99,16 @@ void linear_plain_run(
     const int outputs = is_many ? PLAIN_MANY_OUTPUTS : 1;
     const dim3 grid((unsigned)((max_out + outputs - 1) / outputs), (unsigned)max_tiles,
         a->jobs == NULL ? (unsigned)a->n_own : 1u);
+    if (!is_many && can_hold(a)) {
+        const dim3 few((unsigned)max_out, 1, (unsigned)a->n_own);
+        if (max_rows > 1) {
+            CUDA_RUN(
+                k, "plain linear", plain_few_kernel<PLAIN_FEW_ROWS>, few, PLAIN_THREADS, 0, *a);
+        } else {
+            CUDA_RUN(k, "plain linear", plain_few_kernel<1>, few, PLAIN_THREADS, 0, *a);
+        }
+        return;
+    }
     if (is_many) {
         CUDA_RUN(k, "plain linear", (plain_linear_kernel<PLAIN_MANY_OUTPUTS, PLAIN_MANY_ROWS>),
             grid, PLAIN_THREADS, 0, *a);
@@ -146,7 +168,8 @@ static bool feeds(const prepare_task *t, const linear_job *j) {
 static bool attn_feeds(const prepare_task *t, const linear_job *j) {
     return j->x_rows == NULL && t->y_stride == (int64_t)j->x_stride && t->n_rows == j->n_rows &&
            j->x >= t->y && j->x + j->weight->n_in <= t->y + t->n &&
-           (t->rope == NULL || (j->x - t->y) % t->d_head == 0);
+           j->weight->n_in <= PREPARE_ATTN_VALUES && j->weight->n_in % 512 == 0 &&
+           (j->x - t->y) % 512 == 0;
 }
 
 static bool lies_in(const float *x, const prepare_task *t) {
@@ -302,6 +325,7 @@ static void packed_launch(kernel_context *k, packed_run *r, bool is_few) {
         g.max_tiles = row_tiles(r->max_rows);
         g.max_out = r->max_out;
         g.max_k2 = r->max_k2;
+        g.tile_rows = EXL3_GPU_TILE_ROWS;
         k->rc = exl3_gpu_gemm_run(&g, d->stream, &k->error);
     }
     packed_run_begin(r, r->sources, k->scratch_bytes);

@@ -1,7 +1,7 @@
 #include "kernels/mhc/mhc_kernel.cuh"
 
 /* Rows of a block when there are many: they share one read of the matrix. */
-enum { MHC_FEW_ROWS = 8, MHC_ROWS_OF_BLOCK = 16 };
+enum { MHC_FEW_ROWS = 8, MHC_ROWS_OF_BLOCK = 16, MHC_ROWS_AT_ONCE = 4 };
 
 void mhc_streams_run(kernel_context *k, mhc_streams_params *p) {
     if (k->rc != OK || p->n_rows == 0) return;
@@ -14,10 +14,13 @@ void mhc_streams_run(kernel_context *k, mhc_streams_params *p) {
     p->is_bf16 = k->is_bf16;
     const dim3 grid(
         (unsigned)p->n_slices, (unsigned)((p->n_rows + p->rows_of_block - 1) / p->rows_of_block));
-    if (p->n_streams == 4 && p->d % MHC_SLICE == 0) {
-        CUDA_RUN(k, "hyper-connections", mhc_streams_kernel<true>, grid, MHC_THREADS, 0, *p);
+    if (p->n_streams != 4 || p->d % MHC_SLICE != 0) {
+        CUDA_RUN(k, "hyper-connections", (mhc_streams_kernel<false, 1>), grid, MHC_THREADS, 0, *p);
+    } else if (p->rows_of_block == 1) {
+        CUDA_RUN(k, "hyper-connections", (mhc_streams_kernel<true, 1>), grid, MHC_THREADS, 0, *p);
     } else {
-        CUDA_RUN(k, "hyper-connections", mhc_streams_kernel<false>, grid, MHC_THREADS, 0, *p);
+        CUDA_RUN(k, "hyper-connections", (mhc_streams_kernel<true, MHC_ROWS_AT_ONCE>), grid,
+            MHC_THREADS, 0, *p);
     }
 }
 

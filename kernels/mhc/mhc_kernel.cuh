@@ -70,42 +70,60 @@ __device__ __forceinline__ void mhc_any_dots(
     }
 }
 
-/* The streams of the block's channels into u, expanded and stored when asked. */
-__device__ __forceinline__ void mhc_load_streams(
-    const mhc_streams_params &p, size_t r, int c0, float *u) {
-    const int s = p.n_streams, n = s * MHC_SLICE;
-    float *h = p.h + r * s * p.d + c0;
-    float v[MHC_MAX_STREAMS * MHC_SLICE / MHC_THREADS];
+/* Row of h of the i-th row. */
+__device__ __forceinline__ size_t mhc_row(const mhc_streams_params &p, int i) {
+    return p.rows == nullptr ? (size_t)i : (size_t)p.rows[i];
+}
+
+/* Stream t, channel c of the block, expanded when asked. */
+__device__ __forceinline__ float mhc_value(
+    const mhc_streams_params &p, size_t r, int t, int channel) {
+    const int s = p.n_streams;
+    const float *h = p.h + r * s * p.d + channel;
+    if (p.y == nullptr) return h[(size_t)t * p.d];
+    float v = p.y[r * p.d + channel] * p.post[r * s + t];
 #pragma unroll
-    for (int q = 0; q < MHC_MAX_STREAMS * MHC_SLICE / MHC_THREADS; q++) {
-        const int e = q * MHC_THREADS + threadIdx.x, t = e / MHC_SLICE, c = e % MHC_SLICE;
-        v[q] = 0.f;
-        if (e >= n || c0 + c >= p.d) continue;
-        if (p.y == nullptr) {
-            v[q] = h[(size_t)t * p.d + c];
-            continue;
+    for (int j = 0; j < MHC_MAX_STREAMS; j++)
+        if (j < s) v += h[(size_t)j * p.d] * p.comb[(r * s + j) * s + t];
+    return bf16_near_if(p.is_bf16, v);
+}
+
+/* The streams of the block's channels of n <= ROWS rows into u, stored again when expanded. All
+ * loads of all rows are on their way before the first value is used. */
+template <int ROWS>
+__device__ __forceinline__ void mhc_load_streams(const mhc_streams_params &p, int first, int n,
+    int c0, float (*u)[MHC_MAX_STREAMS * MHC_SLICE]) {
+    constexpr int PARTS = MHC_MAX_STREAMS * MHC_SLICE / MHC_THREADS;
+    const int n_values = p.n_streams * MHC_SLICE;
+    float v[ROWS][PARTS];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+#pragma unroll
+        for (int q = 0; q < PARTS; q++) {
+            const int e = q * MHC_THREADS + threadIdx.x, c = c0 + e % MHC_SLICE;
+            v[i][q] = i < n && e < n_values && c < p.d
+                          ? mhc_value(p, mhc_row(p, first + i), e / MHC_SLICE, c)
+                          : 0.f;
         }
-        v[q] = p.y[r * p.d + c0 + c] * p.post[r * s + t];
+    __syncthreads(); /* every stream was read before one is written, and u is free again */
 #pragma unroll
-        for (int j = 0; j < MHC_MAX_STREAMS; j++)
-            if (j < s) v[q] += h[(size_t)j * p.d + c] * p.comb[(r * s + j) * s + t];
-        v[q] = bf16_near_if(p.is_bf16, v[q]);
-    }
-    __syncthreads(); /* every stream was read before one is written */
+    for (int i = 0; i < ROWS; i++)
 #pragma unroll
-    for (int q = 0; q < MHC_MAX_STREAMS * MHC_SLICE / MHC_THREADS; q++) {
-        const int e = q * MHC_THREADS + threadIdx.x, t = e / MHC_SLICE, c = e % MHC_SLICE;
-        if (e >= n) continue;
-        u[e] = v[q];
-        if (p.y != nullptr && c0 + c < p.d) h[(size_t)t * p.d + c] = v[q];
-    }
+        for (int q = 0; q < PARTS; q++) {
+            const int e = q * MHC_THREADS + threadIdx.x, c = c0 + e % MHC_SLICE;
+            if (i >= n || e >= n_values) continue;
+            u[i][e] = v[i][q];
+            if (p.y != nullptr && c < p.d)
+                p.h[(mhc_row(p, first + i) * p.n_streams + e / MHC_SLICE) * p.d + c] = v[i][q];
+        }
     __syncthreads();
 }
 
+/* Collapse of one row by the threads of one stream. */
 __device__ __forceinline__ void mhc_collapse_row(
     const mhc_streams_params &p, size_t i, size_t r, int c0, const float *u) {
-    const int c = threadIdx.x, s = p.n_streams;
-    if (c >= MHC_SLICE || c0 + c >= p.d) return;
+    const int c = threadIdx.x % MHC_SLICE, s = p.n_streams;
+    if (c0 + c >= p.d) return;
     const float *pre = p.pre + r * s;
     float v = u[c] * pre[0];
     for (int t = 1; t < s; t++)
@@ -113,25 +131,28 @@ __device__ __forceinline__ void mhc_collapse_row(
     p.raw[i * p.d + c0 + c] = bf16_near_if(p.is_bf16, v);
 }
 
-/* Grid: slices, groups of rows_of_block rows. */
-template <bool IS_FAST>
+/* Grid: slices, groups of rows_of_block rows; ROWS of them at a time. */
+template <bool IS_FAST, int ROWS>
 __global__ void __launch_bounds__(MHC_THREADS)
     mhc_streams_kernel(const __grid_constant__ mhc_streams_params p) {
-    __shared__ __align__(16) float u[MHC_MAX_STREAMS * MHC_SLICE];
+    __shared__ __align__(16) float u[ROWS][MHC_MAX_STREAMS * MHC_SLICE];
     const int c0 = blockIdx.x * MHC_SLICE, first = blockIdx.y * p.rows_of_block;
     const int n_dots = p.n_streams * (2 + p.n_streams) + 1;
+    const int end = min(first + p.rows_of_block, p.n_rows);
     mhc_fast_matrix m;
     ptx_release_next();
     if (IS_FAST && p.dots != nullptr) m.load(p, c0);
     ptx_wait_for_previous();
-    for (int i = first; i < min(first + p.rows_of_block, p.n_rows); i++) {
-        const size_t r = p.rows == nullptr ? (size_t)i : (size_t)p.rows[i];
-        mhc_load_streams(p, r, c0, u);
-        if (p.raw != nullptr) mhc_collapse_row(p, i, r, c0, u);
-        if (p.dots != nullptr) {
-            float *dots = p.dots + (size_t)i * n_dots * p.n_slices + blockIdx.x;
-            if constexpr (IS_FAST) mhc_fast_dots(p, m, u, dots);
-            if constexpr (!IS_FAST) mhc_any_dots(p, c0, u, dots);
+    for (int i0 = first; i0 < end; i0 += ROWS) {
+        const int n = min(ROWS, end - i0);
+        mhc_load_streams<ROWS>(p, i0, n, c0, u);
+        for (int i = threadIdx.x / MHC_SLICE; i < n && p.raw != nullptr;
+             i += MHC_THREADS / MHC_SLICE)
+            mhc_collapse_row(p, i0 + i, mhc_row(p, i0 + i), c0, u[i]);
+        for (int i = 0; i < n && p.dots != nullptr; i++) {
+            float *dots = p.dots + (size_t)(i0 + i) * n_dots * p.n_slices + blockIdx.x;
+            if constexpr (IS_FAST) mhc_fast_dots(p, m, u[i], dots);
+            if constexpr (!IS_FAST) mhc_any_dots(p, c0, u[i], dots);
         }
     }
 }

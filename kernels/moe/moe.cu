@@ -61,7 +61,7 @@ static size_t lay_out(moe_buffers *b, char *base, const moe_args *a) {
     const size_t n = (size_t)a->n_rows, used = (size_t)a->n_used + 1, pairs = n * used;
     const size_t d = (size_t)a->d, ff = (size_t)a->n_ff, experts = (size_t)a->n_experts + 1;
     const size_t jobs = pairs < experts ? pairs : experts;
-    const size_t tiles = pairs / EXL3_GPU_TILE_ROWS + jobs + 1;
+    const size_t tiles = pairs / EXL3_GPU_SHORT_ROWS + jobs + 1;
     const size_t cap = pairs + 8 * jobs; /* rows of operands: every job is rounded up */
     b->pair_row = (int32_t *)carve(&at, pairs * 4);
     b->pair_weight = (float *)carve(&at, pairs * 4);
@@ -151,13 +151,18 @@ static void run_few(
     k->rc = exl3_gpu_experts_run(&x, d->stream, &k->error);
 }
 
+/* Rows of a tile: an expert has about 32 rows of a prompt chunk. */
+static int tile_rows(const moe_table *t) {
+    return t->is_plain ? EXL3_GPU_TILE_ROWS : EXL3_GPU_SHORT_ROWS;
+}
+
 /* Input jobs (gate and up) or output jobs (down), whichever forms there are. */
 static void run_linears(
     kernel_context *k, const moe_args *a, const moe_buffers *b, const moe_table *t, bool is_down) {
     cuda_device *d = cuda_of(k);
     const int pairs = a->n_rows * (a->n_used + 1);
     const int jobs = pairs < a->n_experts + 1 ? pairs : a->n_experts + 1;
-    const int tiles = (pairs / EXL3_GPU_TILE_ROWS + jobs) * (is_down ? 1 : 2);
+    const int tiles = (pairs / tile_rows(t) + jobs) * (is_down ? 1 : 2);
     const int out = is_down ? a->d : a->n_ff;
     if (t->is_plain) {
         plain_args p = {};
@@ -174,6 +179,7 @@ static void run_linears(
     g.max_tiles = tiles;
     g.max_out = out;
     g.max_k2 = t->max_k2;
+    g.tile_rows = tile_rows(t);
     k->rc = exl3_gpu_gemm_rotate_run(&g, d->stream, &k->error);
     if (k->rc == OK) k->rc = exl3_gpu_gemm_run(&g, d->stream, &k->error);
 }
@@ -195,6 +201,7 @@ void moe_cuda(kernel_context *k, const moe_args *a) {
     p.b.block_counter = zeros->block_counter;
     p.experts = t->experts;
     p.is_few = fits_few(a, t);
+    p.tile_rows = tile_rows(t);
     p.is_bf16 = k->is_bf16;
     CUDA_RUN(k, "moe plan", moe_plan_kernel, 1, MOE_PLAN_BLOCK, 0, p);
     if (k->rc != OK) return;

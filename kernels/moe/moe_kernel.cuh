@@ -38,7 +38,7 @@ struct moe_plan_args {
     moe_args a;
     moe_buffers b;
     const moe_expert *experts; /* [n_experts + 1] */
-    int is_few, is_bf16;
+    int is_few, is_bf16, tile_rows;
 };
 
 /* Exclusive prefix sums over the block. shared: 33 ints. *total: of all. */
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(MOE_PLAN_BLOCK)
         atomicAdd(count + a.expert[i], 1);
     __syncthreads();
     const int rows = e < a.n_experts ? count[e] : e == a.n_experts ? a.n_rows : 0;
-    const int n_tiles = (rows + EXL3_GPU_TILE_ROWS - 1) / EXL3_GPU_TILE_ROWS;
+    const int n_tiles = (rows + p.tile_rows - 1) / p.tile_rows;
     int n_jobs, all_pairs, all_tiles, all_rows;
     moe_place at;
     at.rows = rows;
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(MOE_PLAN_BLOCK)
         moe_plain_jobs(p, x, at);
     }
     for (int t = 0; t < n_tiles; t++) {
-        const int row = t * EXL3_GPU_TILE_ROWS;
+        const int row = t * p.tile_rows;
         p.b.tiles[2 * (tile + t)] = {2 * at.job, row};
         p.b.tiles[2 * (tile + t) + 1] = {2 * at.job + 1, row};
         p.b.down_tiles[tile + t] = {at.job, row};

@@ -122,15 +122,13 @@ static void run_streams(kernel_context *k, const mhc_collapse_args *collapse) {
     }
 }
 
-/* A whole row of attention as tasks of at most this many values. */
-enum { ATTN_TASK_VALUES = 4096 };
-
+/* A whole row of attention as tasks. */
 static void add_attn_tasks(cuda_pending *w) {
-    for (int at = 0; at < w->attn.n; at += ATTN_TASK_VALUES) {
+    for (int at = 0; at < w->attn.n; at += PREPARE_ATTN_VALUES) {
         prepare_task t = w->attn;
         const int left = w->attn.n - at;
         t.first_value = at;
-        t.n = left < ATTN_TASK_VALUES ? left : ATTN_TASK_VALUES;
+        t.n = left < PREPARE_ATTN_VALUES ? left : PREPARE_ATTN_VALUES;
         t.y += at;
         w->tasks.tasks[w->tasks.n_tasks++] = t;
     }

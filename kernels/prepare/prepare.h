@@ -13,10 +13,12 @@
 #ifndef TANDEM_KERNELS_PREPARE_PREPARE_H
 #define TANDEM_KERNELS_PREPARE_PREPARE_H
 
+#include "kernels/attn/attn_gpu.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/exl3/exl3_gpu.h"
 
 enum { PREPARE_MAX_TASKS = 12, PREPARE_MAX_OPERANDS = EXL3_GPU_OWN_JOBS };
+enum { PREPARE_ATTN_VALUES = 4096 }; /* of one task that sums attention; whole heads of 512 */
 
 typedef enum prepare_kind { PREPARE_ROWS, PREPARE_ATTN, PREPARE_MIX, PREPARE_RING } prepare_kind;
 
@@ -47,14 +49,6 @@ typedef struct prepare_operand {
     exl3_gpu_scale *scale;
     int32_t row_cap, is_gemm;
 } prepare_operand;
-
-/* Sums of attention tiles (attn_mma_kernel.cuh). */
-typedef struct attn_parts {
-    const float *sums;      /* [row][group][tile][16][512] */
-    const float *den;       /* [row][group][16] */
-    const int32_t *n_tiles; /* [row] tiles that were summed */
-    int32_t n_groups, max_tiles;
-} attn_parts;
 
 typedef struct prepare_args {
     prepare_task tasks[PREPARE_MAX_TASKS];

@@ -1,26 +1,29 @@
-/* Device side of prepare.h: a row in the registers of 16 warps, warp w holds blocks w, w + 16, .. of
- * 128 values, four a lane. Bound by latency: one read of the row, three block-wide sums. What does
- * not depend on earlier kernels (weights) is read before the wait for them. */
+/* Device side of prepare.h: a row in the registers of 32 warps, warp w holds blocks w, w + 32, .. of
+ * 128 values, four a lane; at most BLOCKS of them. Bound by latency: one read of the row, three
+ * block-wide sums, and the fetching of code that runs once (so little is unrolled). What does not
+ * depend on earlier kernels (weights) is read before the wait for them. At most 64 registers. */
 #ifndef TANDEM_KERNELS_PREPARE_PREPARE_KERNEL_CUH
 #define TANDEM_KERNELS_PREPARE_PREPARE_KERNEL_CUH
 
+#include "kernels/attn/attn_sum.cuh"
 #include "kernels/exl3/exl3_operand.cuh"
 #include "kernels/kv/kv_device.cuh"
 #include "kernels/mhc/mhc_device.cuh"
 #include "kernels/prepare/prepare.h"
 
-constexpr int PREPARE_WARPS = 16, PREPARE_THREADS = PREPARE_WARPS * 32;
-constexpr int PREPARE_BLOCKS = EXL3_MAX_IN / 128 / PREPARE_WARPS; /* of a warp */
-constexpr int PREPARE_ATTN_D = 512, PREPARE_ATTN_GROUP = 16;
+static_assert(sizeof(prepare_args) <= 4096, "the size of kernel parameters");
+constexpr int PREPARE_WARPS = 32, PREPARE_THREADS = PREPARE_WARPS * 32;
+constexpr int PREPARE_FEW = 2, PREPARE_MOST = EXL3_MAX_IN / 128 / PREPARE_WARPS; /* BLOCKS */
+constexpr int PREPARE_HEADS = 8; /* of attention in one task */
 
 struct prepare_shared {
     float sums[PREPARE_WARPS];
     uint32_t most[PREPARE_WARPS];
     int total[PREPARE_WARPS];
     float mix[MHC_MAX_MIX + 1], comb[MHC_MAX_STREAMS * MHC_MAX_STREAMS];
+    float before[PREPARE_HEADS][ATTN_MAX_TILES], now[PREPARE_HEADS][ATTN_MAX_TILES];
+    float den[PREPARE_HEADS];
 };
-
-typedef float4 prepare_values[PREPARE_BLOCKS];
 
 /* First value of a lane in its warp's block i. */
 __device__ __forceinline__ int prepare_at(int i) {
@@ -51,30 +54,61 @@ __device__ __forceinline__ float4 prepare_rounded(bool is_bf16, float4 v) {
         bf16_near_if(is_bf16, v.z), bf16_near_if(is_bf16, v.w));
 }
 
-/* Tiles of attention added in order, divided. */
-__device__ __forceinline__ float4 prepare_attn(const attn_parts &a, int row, int value) {
-    const int head = value / PREPARE_ATTN_D, h = head % PREPARE_ATTN_GROUP;
-    const size_t unit = (size_t)row * a.n_groups + head / PREPARE_ATTN_GROUP;
-    const float *sums = a.sums + (unit * a.max_tiles * PREPARE_ATTN_GROUP + h) * PREPARE_ATTN_D +
-                        value % PREPARE_ATTN_D;
+/* The weights of the tiles of a task's heads, one head a warp. */
+__device__ __forceinline__ void prepare_attn_steps(
+    const attn_parts &a, int row, int first_head, int n_heads, prepare_shared &sh) {
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, head = first_head + warp;
+    if (warp >= n_heads) return;
+    const int n_tiles = a.n_tiles[row], h = head % ATTN_SUM_GROUP;
+    const size_t unit = (size_t)row * a.n_groups + head / ATTN_SUM_GROUP;
+    const float2 *ends = (const float2 *)a.ends + unit * a.max_tiles * ATTN_SUM_GROUP + h;
+    const float2 end = __ldcg(ends + (size_t)min(lane, n_tiles - 1) * ATTN_SUM_GROUP);
+    /* The largest score up to a tile does not depend on the order it is found in. */
+    float most = end.x;
+    for (int m = 1; m < 32; m <<= 1) {
+        const float o = __shfl_up_sync(~0u, most, m);
+        if (lane >= m) most = o > most ? o : most;
+    }
+    const float earlier = __shfl_up_sync(~0u, most, 1);
+    const attn_step s = attn_step_of(lane == 0, earlier, end.x);
+    sh.before[warp][lane] = s.before;
+    sh.now[warp][lane] = s.now;
+    float den = 0.f;
+    for (int t = 0; t < n_tiles; t++) {
+        const attn_step u = {0.f, __shfl_sync(~0u, s.before, t), __shfl_sync(~0u, s.now, t)};
+        den = attn_add(t == 0, u, den, __shfl_sync(~0u, end.y, t));
+    }
+    den += expf(a.sink[head] - __shfl_sync(~0u, most, n_tiles - 1));
+    if (lane == 0) sh.den[warp] = den;
+}
+
+/* Four values of a head: tiles added in order, divided. */
+__device__ __forceinline__ float4 prepare_attn(
+    const attn_parts &a, int row, int first_head, int value, const prepare_shared &sh) {
+    const int head = value / ATTN_SUM_D, h = head % ATTN_SUM_GROUP, q = head - first_head;
+    const size_t unit = (size_t)row * a.n_groups + head / ATTN_SUM_GROUP;
+    const float *sums =
+        a.sums + (unit * a.max_tiles * ATTN_SUM_GROUP + h) * ATTN_SUM_D + value % ATTN_SUM_D;
     const int n_tiles = a.n_tiles[row];
     float4 v = __ldcg((const float4 *)sums);
-#pragma unroll 4
+#pragma unroll 8
     for (int t = 1; t < n_tiles; t++) {
-        const float4 c =
-            __ldcg((const float4 *)(sums + (size_t)t * PREPARE_ATTN_GROUP * PREPARE_ATTN_D));
-        v = make_float4(v.x + c.x, v.y + c.y, v.z + c.z, v.w + c.w);
+        const float4 c = __ldcg((const float4 *)(sums + (size_t)t * ATTN_SUM_GROUP * ATTN_SUM_D));
+        const attn_step s = {0.f, sh.before[q][t], sh.now[q][t]};
+        v = make_float4(attn_add(false, s, v.x, c.x), attn_add(false, s, v.y, c.y),
+            attn_add(false, s, v.z, c.z), attn_add(false, s, v.w, c.w));
     }
-    const float d = a.den[unit * PREPARE_ATTN_GROUP + h];
+    const float d = sh.den[q];
     return make_float4(v.x / d, v.y / d, v.z / d, v.w / d);
 }
 
-__device__ __forceinline__ void prepare_norm(const prepare_task &t, prepare_values &v,
-    const prepare_values &w, bool is_bf16, prepare_shared &sh) {
+template <int BLOCKS>
+__device__ __forceinline__ void prepare_norm(const prepare_task &t, float4 (&v)[BLOCKS],
+    const float4 (&w)[BLOCKS], bool is_bf16, prepare_shared &sh) {
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     float sum = 0.f;
 #pragma unroll
-    for (int i = 0; i < PREPARE_BLOCKS; i++) {
+    for (int i = 0; i < BLOCKS; i++) {
         if (prepare_at(i) >= t.n) continue;
         sum = fmaf(v[i].x, v[i].x, sum);
         sum = fmaf(v[i].y, v[i].y, sum);
@@ -84,10 +118,10 @@ __device__ __forceinline__ void prepare_norm(const prepare_task &t, prepare_valu
     sum = warp_sum(sum);
     if (lane == 0) sh.sums[warp] = sum;
     __syncthreads();
-    sum = warp_sum(lane < PREPARE_WARPS ? sh.sums[lane] : 0.f);
+    sum = warp_sum(sh.sums[lane]);
     const float r = 1.0f / sqrtf(sum / (float)t.n + t.eps);
 #pragma unroll
-    for (int i = 0; i < PREPARE_BLOCKS; i++) {
+    for (int i = 0; i < BLOCKS; i++) {
         if (prepare_at(i) >= t.n) continue;
         v[i] = prepare_rounded(is_bf16, make_float4(w[i].x * (v[i].x * r), w[i].y * (v[i].y * r),
                                             w[i].z * (v[i].z * r), w[i].w * (v[i].w * r)));
@@ -95,12 +129,13 @@ __device__ __forceinline__ void prepare_norm(const prepare_task &t, prepare_valu
 }
 
 /* Pairs of the last d_rope values of every head. */
+template <int BLOCKS>
 __device__ __forceinline__ void prepare_rope(
-    const prepare_task &t, int row, prepare_values &v, bool is_bf16) {
+    const prepare_task &t, int row, float4 (&v)[BLOCKS], bool is_bf16) {
     const float *table = t.rope + (size_t)row * t.d_rope;
     const int fixed = t.d_head - t.d_rope;
 #pragma unroll
-    for (int i = 0; i < PREPARE_BLOCKS; i++) {
+    for (int i = 0; i < BLOCKS; i++) {
         const int at = prepare_at(i), in_head = at % t.d_head;
         if (at >= t.n || in_head < fixed) continue;
         const float4 c = *(const float4 *)(table + in_head - fixed);
@@ -112,13 +147,14 @@ __device__ __forceinline__ void prepare_rope(
 }
 
 /* The integer operand of row of one linear. n % 128 == 0. */
+template <int BLOCKS>
 __device__ __forceinline__ void prepare_quantize(const prepare_operand &o, int n, int row,
-    const prepare_values &v, const uint2 (&suh)[PREPARE_BLOCKS], prepare_shared &sh) {
+    const float4 (&v)[BLOCKS], const uint2 (&suh)[BLOCKS], prepare_shared &sh) {
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    prepare_values u;
+    float4 u[BLOCKS];
     uint32_t most = 0;
 #pragma unroll
-    for (int i = 0; i < PREPARE_BLOCKS; i++) {
+    for (int i = 0; i < BLOCKS; i++) {
         if (prepare_at(i) >= n) continue;
         u[i] = exl3_rotate(exl3_times(v[i], exl3_half4_value(suh[i])), lane);
         most = max(most, exl3_magnitude(u[i]));
@@ -126,10 +162,10 @@ __device__ __forceinline__ void prepare_quantize(const prepare_operand &o, int n
     most = __reduce_max_sync(~0u, most);
     if (lane == 0) sh.most[warp] = most;
     __syncthreads();
-    const exl3_row_range range(__reduce_max_sync(~0u, lane < PREPARE_WARPS ? sh.most[lane] : 0u));
+    const exl3_row_range range(__reduce_max_sync(~0u, sh.most[lane]));
     int sum = 0;
 #pragma unroll
-    for (int i = 0; i < PREPARE_BLOCKS; i++) {
+    for (int i = 0; i < BLOCKS; i++) {
         const int at = prepare_at(i);
         if (at >= n) continue;
         sum += o.is_gemm ? exl3_put_gemm_operand(o.operand, o.row_cap, row, at, u[i], range.inv)
@@ -139,50 +175,56 @@ __device__ __forceinline__ void prepare_quantize(const prepare_operand &o, int n
     if (lane == 0) sh.total[warp] = sum;
     __syncthreads();
     if (warp != 0) return;
-    sum = __reduce_add_sync(~0u, lane < PREPARE_WARPS ? sh.total[lane] : 0);
+    sum = __reduce_add_sync(~0u, sh.total[lane]);
     if (lane == 0) *(int2 *)(o.scale + row) = make_int2(__float_as_int(range.scale), sum);
 }
 
+template <int BLOCKS>
 __device__ __forceinline__ void prepare_signs(
-    const prepare_operand &o, int n, uint2 (&suh)[PREPARE_BLOCKS]) {
+    const prepare_operand &o, int n, uint2 (&suh)[BLOCKS]) {
 #pragma unroll
-    for (int i = 0; i < PREPARE_BLOCKS; i++) {
+    for (int i = 0; i < BLOCKS; i++) {
         const int at = prepare_at(i);
         if (at < n) suh[i] = __ldg((const uint2 *)(o.suh + at));
     }
 }
 
+template <int BLOCKS>
 __device__ __forceinline__ void prepare_row(
     const prepare_args &p, const prepare_task &t, prepare_shared &sh) {
     const int row = t.first_row + (int)blockIdx.x, n = t.n;
     const bool is_wide = t.is_wide != 0, is_bf16 = p.is_bf16 != 0;
-    prepare_values v, w;
-    uint2 suh[PREPARE_BLOCKS];
+    float4 v[BLOCKS], w[BLOCKS];
+    uint2 suh[BLOCKS];
     if (t.norm != nullptr) {
 #pragma unroll
-        for (int i = 0; i < PREPARE_BLOCKS; i++)
+        for (int i = 0; i < BLOCKS; i++)
             w[i] = prepare_load(t.norm, prepare_at(i), n, is_wide);
     }
     if (t.n_operands > 0) prepare_signs(p.operands[t.first_operand], n, suh);
     ptx_wait_for_previous();
     if (t.kind == PREPARE_ATTN) {
+        const int first_head = t.first_value / ATTN_SUM_D;
+        prepare_attn_steps(p.attn, row, first_head, n / ATTN_SUM_D, sh);
+        __syncthreads();
 #pragma unroll
-        for (int i = 0; i < PREPARE_BLOCKS; i++) {
+        for (int i = 0; i < BLOCKS; i++) {
             const int at = prepare_at(i);
             if (at < n)
-                v[i] = prepare_rounded(is_bf16, prepare_attn(p.attn, row, t.first_value + at));
+                v[i] = prepare_rounded(
+                    is_bf16, prepare_attn(p.attn, row, first_head, t.first_value + at, sh));
         }
     } else {
         const float *x = t.x + (t.x_rows == nullptr ? row : t.x_rows[row]) * t.x_stride;
 #pragma unroll
-        for (int i = 0; i < PREPARE_BLOCKS; i++)
+        for (int i = 0; i < BLOCKS; i++)
             v[i] = prepare_load(x, prepare_at(i), n, is_wide);
     }
     if (t.norm != nullptr) prepare_norm(t, v, w, is_bf16, sh);
     if (t.rope != nullptr) prepare_rope(t, row, v, is_bf16);
     if (t.y != nullptr) {
 #pragma unroll
-        for (int i = 0; i < PREPARE_BLOCKS; i++)
+        for (int i = 0; i < BLOCKS; i++)
             prepare_store(t.y + row * t.y_stride, prepare_at(i), n, is_wide, v[i]);
     }
     if (t.packed != nullptr) {
@@ -227,6 +269,7 @@ __device__ __forceinline__ void prepare_ring(const kv_ring_write_args &a) {
 }
 
 /* Grid: rows of the longest task, tasks. */
+template <int BLOCKS>
 __global__ void __launch_bounds__(PREPARE_THREADS, 1)
     prepare_kernel(const __grid_constant__ prepare_args p) {
     __shared__ prepare_shared sh;
@@ -238,7 +281,7 @@ __global__ void __launch_bounds__(PREPARE_THREADS, 1)
     } else if (t.kind == PREPARE_RING) {
         prepare_ring(p.ring);
     } else {
-        prepare_row(p, t, sh);
+        prepare_row<BLOCKS>(p, t, sh);
     }
 }
 

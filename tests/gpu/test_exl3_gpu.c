@@ -129,10 +129,10 @@ static void test_lists(void **state) {
 }
 
 /* Many rows: the list travels in the launch. */
-static void run_gemm(const linear_case *c, int n) {
+static void run_gemm(const linear_case *c, int n, int tile_rows) {
     fixture_matrix m[EXL3_GPU_OWN_JOBS];
     exl3_gpu_own_list list = {.n_jobs = n};
-    exl3_gpu_gemm_args a = {.own = &list};
+    exl3_gpu_gemm_args a = {.own = &list, .tile_rows = tile_rows};
     float *x[EXL3_GPU_OWN_JOBS];
     err e = ERR_INIT;
     for (int i = 0; i < n; i++) {
@@ -154,7 +154,7 @@ static void run_gemm(const linear_case *c, int n) {
             .n_rows = c[i].n_rows,
             .row_cap = cap};
         device_ok(cudaMemset(list.jobs[i].y, 0xff, n_y * sizeof(float)), "poison");
-        int tiles = (c[i].n_rows + EXL3_GPU_TILE_ROWS - 1) / EXL3_GPU_TILE_ROWS;
+        int tiles = (c[i].n_rows + tile_rows - 1) / tile_rows;
         a.max_tiles = tiles > a.max_tiles ? tiles : a.max_tiles;
         a.max_out = c[i].out > a.max_out ? c[i].out : a.max_out;
         a.max_k2 = c[i].k2 > a.max_k2 ? c[i].k2 : a.max_k2;
@@ -184,21 +184,26 @@ static void run_gemm(const linear_case *c, int n) {
     }
 }
 
-static void test_many_rows(void **state) {
-    (void)state;
+static void run_many_rows(int tile_rows) {
     for (int k2 = 2; k2 <= 16; k2++) {
         if (!exl3_rate_ok(EXL3_MUL1, k2)) continue;
         linear_case c = {256, 256, k2, 7 + 5 * k2};
-        run_gemm(&c, 1);
+        run_gemm(&c, 1, tile_rows);
     }
     static const linear_case cases[] = {{128, 128, 6, 1}, {128, 128, 6, 9}, {5120, 2304, 6, 64},
         {2304, 5120, 6, 65}, {16384, 128, 6, 129}, {15360, 128, 8, 16}, {128, 4096, 10, 33},
         {5120, 512, 12, 200}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        run_gemm(&cases[i], 1);
+        run_gemm(&cases[i], 1, tile_rows);
     static const linear_case mixed[] = {
         {512, 256, 6, 70}, {256, 384, 10, 9}, {128, 128, 16, 130}, {640, 128, 3, 64}};
-    run_gemm(mixed, 4);
+    run_gemm(mixed, 4, tile_rows);
+}
+
+static void test_many_rows(void **state) {
+    (void)state;
+    run_many_rows(EXL3_GPU_TILE_ROWS);
+    run_many_rows(EXL3_GPU_SHORT_ROWS);
 }
 
 static void test_not_finite(void **state) {

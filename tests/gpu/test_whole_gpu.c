@@ -108,10 +108,11 @@ static void check_near(vectors *v, const char *what, const whole_run *a, const w
 }
 
 int main(void) {
-    static whole_run cpu = {.backend = "cpu", .chunk = 32},
-                     plain = {.backend = "cuda", .chunk = 75},
-                     small = {.backend = "cuda", .chunk = 7},
-                     tapped = {.backend = "cuda", .chunk = 75, .has_tap = true};
+    static whole_run cpu = {.backend = "cpu", .chunk = 32, .has_exact_kv = true};
+    static whole_run exact = {.backend = "cuda", .chunk = 75, .has_exact_kv = true};
+    static whole_run plain = {.backend = "cuda", .chunk = 75},
+                     small = {.backend = "cuda", .chunk = 7};
+    static whole_run tapped = {.backend = "cuda", .chunk = 75, .has_tap = true};
     vectors v = {0};
     if (!gpu_backend_use()) return 77;
     run(&cpu);

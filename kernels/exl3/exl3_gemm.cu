@@ -1,0 +1,56 @@
+#include "kernels/exl3/exl3_gemm_kernel.cuh"
+#include "kernels/exl3/exl3_gpu.h"
+#include "kernels/exl3/exl3_launch.cuh"
+
+static int exl3_gemm_check(const exl3_gpu_gemm_args *a, err *e) {
+    const bool is_own = a->own != nullptr;
+    if (a->max_tiles < 1 || a->max_out < 128 || a->max_out % 128 != 0 ||
+        (a->tile_rows != EXL3_GPU_TILE_ROWS && a->tile_rows != EXL3_GPU_SHORT_ROWS) ||
+        (is_own && (a->own->n_jobs < 1 || a->own->n_jobs > EXL3_GPU_OWN_JOBS)))
+        return err_set(e, ERR_ARG, "exl3 gemm: %d tiles, %d outputs", a->max_tiles, a->max_out);
+    return OK;
+}
+
+static exl3_gemm_params exl3_gemm_params_of(const exl3_gpu_gemm_args *a) {
+    exl3_gemm_params p = {};
+    p.powers = EXL3_POWERS;
+    p.jobs = a->jobs;
+    p.tiles = a->tiles;
+    p.n_tiles = a->n_tiles;
+    p.tile_rows = a->tile_rows;
+    if (a->own != nullptr) p.own = *a->own;
+    return p;
+}
+
+int exl3_gpu_gemm_rotate_run(const exl3_gpu_gemm_args *a, cudaStream_t stream, err *e) {
+    int rc = exl3_gemm_check(a, e);
+    if (rc != OK) return rc;
+    const unsigned n_jobs = a->own != nullptr ? (unsigned)a->own->n_jobs : 1u;
+    return exl3_launch(exl3_gemm_rotate_kernel,
+        dim3((unsigned)a->tile_rows, (unsigned)a->max_tiles, n_jobs), EXL3_ROTATE_WARPS * 32, 0,
+        exl3_gemm_params_of(a), stream, e);
+}
+
+template <int COLUMNS>
+static int exl3_gemm_launch(const exl3_gpu_gemm_args *a, cudaStream_t stream, err *e) {
+    exl3_gemm_params p = exl3_gemm_params_of(a);
+    p.stage_bytes = exl3_gemm_stage_bytes(a->max_k2, a->tile_rows);
+    const size_t bytes = exl3_gemm_shared_bytes(a->max_k2, a->tile_rows);
+    const int rc = cuda_check(e,
+        cudaFuncSetAttribute(
+            exl3_gemm_kernel<COLUMNS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
+        "exl3 gemm");
+    if (rc != OK) return rc;
+    const unsigned n_jobs = a->own != nullptr ? (unsigned)a->own->n_jobs : 1u;
+    return exl3_launch(exl3_gemm_kernel<COLUMNS>,
+        dim3((unsigned)(a->max_out / 128), (unsigned)a->max_tiles, n_jobs), EXL3_GEMM_WARPS * 32,
+        bytes, p, stream, e);
+}
+
+int exl3_gpu_gemm_run(const exl3_gpu_gemm_args *a, cudaStream_t stream, err *e) {
+    const int rc = exl3_gemm_check(a, e);
+    if (rc != OK) return rc;
+    return a->tile_rows == EXL3_GPU_TILE_ROWS
+               ? exl3_gemm_launch<EXL3_GPU_TILE_ROWS / 8>(a, stream, e)
+               : exl3_gemm_launch<EXL3_GPU_SHORT_ROWS / 8>(a, stream, e);
+}
