@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "engine/api/api.h"
+#include "engine/api/log_tail.h"
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
@@ -53,6 +54,7 @@ typedef struct daemon_state {
     run_source source; /* of all ranks */
     run *run;
     api *api;
+    log_tail *log; /* what clients see of the log; NULL: none */
     char model_id[128];
     bool is_demo;
 } daemon_state;
@@ -356,6 +358,7 @@ static int start_api(daemon_state *d, err *e) {
         .start = describe_start,
         .engram = describe_engram,
         .ranks_ctx = d,
+        .log = d->log,
         .on_shutdown = on_shutdown};
     int fd = d->listen_fd;
     d->listen_fd = -1; /* taken, also when it fails */
@@ -491,13 +494,17 @@ static int log_rank(const daemon_options *o) {
     return o->role == DAEMON_SERVE && o->n_ranks > 1 ? 0 : -1;
 }
 
-static int open_log(const daemon_options *o, err *e) {
+static int open_log(const daemon_options *o, log_tail *tail, err *e) {
     int fd = STDERR_FILENO;
     if (o->log_path.len > 0) {
         fd = open(buf_cstr(&o->log_path), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
         if (fd < 0) return err_errno(e, "opening the log %s", buf_cstr(&o->log_path));
     }
-    log_open(&(log_options){.fd = fd, .level = o->level, .rank = log_rank(o)});
+    log_open(&(log_options){.fd = fd,
+        .level = o->level,
+        .rank = log_rank(o),
+        .sink = tail != NULL ? log_tail_take : NULL,
+        .sink_ctx = tail});
     return OK;
 }
 
@@ -521,7 +528,8 @@ int daemon_exit_code(int rc) {
 
 static int start(daemon_state *d, int argc, char **argv, err *e) {
     int rc = set_signals(e);
-    if (rc == OK) rc = open_log(&d->o, e);
+    if (d->o.role == DAEMON_SERVE) d->log = log_tail_new(); /* for as long as the process */
+    if (rc == OK) rc = open_log(&d->o, d->log, e);
     if (rc == OK && d->o.role == DAEMON_PAIR) return daemon_pair(&d->o, argc, argv, e);
     if (rc == OK) rc = prepare(d, e);
     if (rc != OK) return rc;

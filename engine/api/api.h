@@ -84,6 +84,7 @@ typedef struct api_options {
     void (*start)(void *ctx, api_start *out);
     void (*engram)(void *ctx, engram_store_stats *out); /* of rank 0; NULL: unknown */
     void *ranks_ctx;
+    struct log_tail *log; /* borrowed: newest lines of the log; NULL: none */
     /* POST /tandem/v1/shutdown; NULL: refused. Must not block. */
     void (*on_shutdown)(void *ctx);
     void *on_shutdown_ctx;

@@ -78,6 +78,10 @@ void route_cancel(http_request *q);
 void route_shutdown(http_request *q);
 void route_endpoint(http_request *q);
 void route_reply(http_request *q);
+void route_cache(http_request *q);
+void route_cache_drop(http_request *q);
+void route_log(http_request *q);
+void route_verify(http_request *q);
 
 const char *api_state_name(int state);
 /* run_stats_get, or all zero with unknown rates while the model is loading. */

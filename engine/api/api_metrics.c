@@ -22,6 +22,8 @@ void api_metrics_init(api_metrics *m) {
         seconds(m->all, "grammar_compile_seconds", "Compiling what an answer or a call may be.");
     m->reasoning_tokens = metric_counter(
         m->all, "reasoning_tokens_total", "Generated tokens inside reasoning.", NULL);
+    m->empty_answers = metric_counter(m->all, "tool_parse_recoveries_total",
+        "Tool calls that came out damaged, by what was done.", "kind=\"no_answer\"");
     m->dropped_calls = metric_counter(m->all, "tool_parse_recoveries_total",
         "Tool calls that came out damaged, by what was done.", "kind=\"dropped\"");
 }

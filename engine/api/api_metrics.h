@@ -18,9 +18,9 @@ typedef struct api_reply {
 typedef struct api_metrics {
     metrics *all;
     metric *first_token, *per_token, *queue, *prefill, *request,
-        *grammar_compile;                     /* histograms, seconds */
-    metric *reasoning_tokens, *dropped_calls; /* counters */
-    pthread_mutex_t lock;                     /* guards last */
+        *grammar_compile;                                     /* histograms, seconds */
+    metric *reasoning_tokens, *dropped_calls, *empty_answers; /* counters */
+    pthread_mutex_t lock;                                     /* guards last */
     api_reply last;
 } api_metrics;
 

@@ -41,6 +41,19 @@ static void put_head(const job *j, const char *object, buf *out) {
     json_quote(out, j->a->fingerprint, strlen(j->a->fingerprint));
 }
 
+/* What was read and what was drawn, for those who look for a wrong token. */
+static void put_ids(const job *j, int i_choice, const gen_result *result, buf *out) {
+    if (!j->params.returns_ids) return;
+    const token_list *prompt = &j->prompts[i_choice / (int)j->params.n];
+    buf_puts(out, ",\"prompt_token_ids\":[");
+    for (size_t i = 0; i < prompt->len; i++)
+        buf_printf(out, i > 0 ? ",%d" : "%d", prompt->ids[i]);
+    buf_puts(out, "],\"token_ids\":[");
+    for (size_t i = 0; i < result->n_ids; i++)
+        buf_printf(out, i > 0 ? ",%d" : "%d", result->ids[i]);
+    buf_putc(out, ']');
+}
+
 /* ---- whole ---- */
 
 static void take(job *j, const gen_event *event) {
@@ -114,6 +127,7 @@ static void put_choice(job *j, int i, const gen_result *result, buf *out) {
     }
     buf_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", reason_of(j, result));
     put_stop_reason(j, result, out);
+    put_ids(j, i, result, out);
     buf_putc(out, '}');
 }
 
@@ -239,6 +253,7 @@ static void finish(job *j, int i_choice) {
     buf_printf(j->out,
         "},\"logprobs\":null,\"finish_reason\":\"%s\",\"stop_reason\":", reason_of(j, &result));
     put_stop_reason(j, &result, j->out);
+    put_ids(j, i_choice, &result, j->out);
     buf_puts(j->out, "}]");
     put_running_usage(j);
     buf_puts(j->out, ",\"timings\":");

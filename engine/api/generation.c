@@ -30,6 +30,8 @@ struct generation {
     int32_t stop_id;
     const err *failure;
     int32_t n_completion, n_reasoning;
+    token_list ids; /* only when they were asked for */
+    bool has_said;  /* content or a call */
 };
 
 static void emit(generation *g, gen_event event) {
@@ -45,6 +47,7 @@ static void emit_text(generation *g, gen_event_kind kind, const char *text, size
         .logprobs = g->logprobs,
         .n_logprobs = g->n_logprobs};
     if (len == 0) return;
+    g->has_said |= kind == GEN_CONTENT;
     emit(g, event);
     g->n_logprobs = 0;
 }
@@ -101,6 +104,7 @@ static int on_reply(void *ctx, const reply_event *ev) {
         return OK;
     case REPLY_EVENT_CALL:
         flush_content(g);
+        g->has_said = true;
         event.kind = GEN_CALL;
         break;
     case REPLY_EVENT_ARGUMENTS:
@@ -223,6 +227,7 @@ void generation_free(generation *g) {
     buf_release(&g->call_name);
     buf_release(&g->arguments);
     mem_free(g->logprobs);
+    token_list_release(&g->ids);
     mem_free(g);
 }
 
@@ -318,6 +323,8 @@ static void finish(generation *g, reply_end how) {
         g->n_logprobs = 0;
     }
     g->finish_reason = g->has_stopped ? "stop" : names[reason];
+    bool is_empty = how == REPLY_END_EOS && !g->has_said && !g->has_stopped;
+    if (is_empty && g->q.has_tools) metric_add(g->q.a->metrics.empty_answers, 1.0);
 }
 
 static void take_end(generation *g, const run_event *event) {
@@ -352,6 +359,7 @@ bool generation_pump(generation *g) {
             take_end(g, &event);
             break;
         }
+        if (g->q.params->returns_ids) token_list_push(&g->ids, event.pick.token);
         if (g->q.is_raw) {
             take_raw(g, &event.pick);
         } else {
@@ -396,6 +404,8 @@ void generation_result(const generation *g, gen_result *out) {
         .failure = g->failure,
         .n_completion = g->n_completion,
         .n_reasoning = g->n_reasoning,
+        .ids = g->ids.ids,
+        .n_ids = g->ids.len,
         .i_stop = g->stops != NULL ? stop_matcher_which(g->stops) : -1};
     ticket_progress(g->ticket, &out->progress);
 }

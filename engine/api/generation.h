@@ -82,6 +82,8 @@ typedef struct gen_result {
     bool is_looping;    /* ended by the loop guard */
     const err *failure; /* NULL: none */
     int32_t n_completion, n_reasoning;
+    const int32_t *ids; /* [n_ids] as drawn, when they were asked for; borrowed */
+    size_t n_ids;
     run_progress progress;
 } gen_result;
 void generation_result(const generation *g, gen_result *out);

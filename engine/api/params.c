@@ -52,6 +52,7 @@ static int read_limits(const json *body, gen_params *p, api_error *e) {
     const int_range budget = {0, INT32_MAX};
     if (rc == OK) rc = field_int(body, "thinking_budget", budget, &p->thinking_budget, e);
     if (rc == OK) rc = field_bool(body, "loop_guard", &p->guards_loops, e);
+    if (rc == OK) rc = field_bool(body, "return_token_ids", &p->returns_ids, e);
     if (rc == OK) rc = field_bool(body, "keep_answer_room", &p->keeps_room, e);
     return rc;
 }

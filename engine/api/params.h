@@ -56,6 +56,7 @@ struct gen_params {
     const char *constraint_field;
     bool keeps_room, guards_loops;
     bool has_echo;
+    bool returns_ids;         /* the raw token ids stand in the answer */
     bool clips_to_window;     /* a limit over the window is lowered, not refused */
     const char *prompt_field; /* named when the prompt is too long; NULL: messages */
     grammar *value, *calls;   /* compiled by params_compile; held */

@@ -434,6 +434,14 @@ bool prefix_evict(prefix_cache *c) {
 
 /* ---- looking ---- */
 
+int32_t prefix_next_mark(const prefix_cache *c, int32_t i) {
+    for (i++; i < c->n_nodes_cap; i++) {
+        const node *n = &c->nodes[i];
+        if (n->is_used && !n->is_poisoned && n->mark != NONE) return i;
+    }
+    return 0;
+}
+
 void prefix_look(const prefix_cache *c, int32_t i, prefix_view *out) {
     const node *n = &c->nodes[i];
     *out = (prefix_view){.parent = n->parent,

@@ -100,6 +100,8 @@ typedef struct prefix_view {
     uint32_t stored, mark_stored; /* epochs of prefix_set_*; 0: never */
     bool is_gone;                 /* given up or poisoned */
 } prefix_view;
+/* The next node behind this one (0: the first) that has a mark and is not given up; 0: none. */
+int32_t prefix_next_mark(const prefix_cache *c, int32_t node);
 void prefix_look(const prefix_cache *c, int32_t node, prefix_view *out);
 void prefix_set_stored(prefix_cache *c, int32_t node, uint32_t epoch);
 void prefix_set_mark_stored(prefix_cache *c, int32_t node, uint32_t epoch);

@@ -29,6 +29,7 @@ static void free_parts(run *r) {
     page_pool_free(r->pool);
     sampler_free(r->sampler);
     pthread_mutex_destroy(&r->registry_lock);
+    pthread_mutex_destroy(&r->ask_lock);
     mem_aligned_free(r);
 }
 
@@ -56,6 +57,7 @@ int run_open(const run_options *options, run **out, err *e) {
     if (r == NULL) return err_set(e, ERR_MEMORY, "no memory for the scheduler");
     fill_options(r, options);
     pthread_mutex_init(&r->registry_lock, NULL);
+    pthread_mutex_init(&r->ask_lock, NULL);
     r->open_ns = clock_mono_ns();
     r->sampler = sampler_new(r->info.n_vocab);
     r->pool = page_pool_new(r->info.n_pages);

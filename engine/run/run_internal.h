@@ -98,6 +98,8 @@ typedef struct store_item {
     uint64_t serial;
 } store_item;
 
+typedef struct entries_ask entries_ask;
+
 struct run {
     run_options options;
     const run_source *source;
@@ -135,6 +137,9 @@ struct run {
     pthread_mutex_t registry_lock;
     ticket *live_first, *live_last;
     uint64_t next_order;
+
+    pthread_mutex_t ask_lock; /* callers of entries.h, one at a time */
+    _Atomic(entries_ask *) ask;
 
     /* Counters, written by the step thread (n_refused by callers). */
     _Atomic int32_t n_running;

@@ -6,6 +6,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/thread.h"
+#include "engine/run/entries.h"
 #include "engine/run/planner.h"
 #include "engine/run/run_internal.h"
 
@@ -275,7 +276,7 @@ static void do_step(run *r, step_work *w, int32_t n_rows) {
 /* Something arrived since the last look: new requests, a cancel, an order to stop. */
 static bool has_news(run *r) {
     if (atomic_load(&r->intake) != NULL || atomic_load(&r->is_stopping) ||
-        atomic_load(&r->is_aborting) || store_has_work(r))
+        atomic_load(&r->is_aborting) || store_has_work(r) || run_has_entries_asked(r))
         return true;
     if (atomic_load(&r->has_failed) && !r->has_swept_failure) return true;
     for (int32_t i = 0; i < r->n_wait_list; i++) {
@@ -308,6 +309,7 @@ void *run_step_thread(void *arg) {
     while (!atomic_load(&r->is_stopping)) {
         run_cancel_sweep(r, atomic_exchange(&r->is_aborting, 0) != 0);
         run_admit(r);
+        run_answer_entries(r);
         bool is_loading = store_load(r);
         look(r, &w);
         int32_t n_rows = w.n_views > 0 ? make_plan(r, &w) : 0;

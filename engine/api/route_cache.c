@@ -1,0 +1,86 @@
+/* GET /tandem/v1/cache and DELETE /tandem/v1/cache/{id}: saved states of the prefix cache. */
+#include <string.h>
+
+#include "engine/api/api_internal.h"
+#include "engine/base/mem.h"
+#include "engine/base/str.h"
+#include "engine/run/entries.h"
+
+#define ENTRIES_MAX 4096
+
+static void put_entries(const run_entry *list, int32_t n, json_w *w) {
+    json_w_key(w, "entries");
+    json_w_array(w);
+    for (int32_t i = 0; i < n; i++) {
+        json_w_object(w);
+        json_w_ku64(w, "id", list[i].id);
+        json_w_ki64(w, "tokens", list[i].n_tokens);
+        json_w_kbool(w, "on_disk", list[i].is_on_disk);
+        json_w_close(w);
+    }
+    json_w_close(w);
+}
+
+static void put_disk(const run_stats *s, json_w *w) {
+    json_w_key(w, "disk");
+    if (!s->has_disk) {
+        json_w_null(w);
+        return;
+    }
+    json_w_object(w);
+    json_w_ku64(w, "bytes", s->disk.bytes);
+    json_w_ku64(w, "records", s->disk.n_records);
+    json_w_ku64(w, "errors", s->disk.n_errors);
+    json_w_close(w);
+}
+
+void route_cache(http_request *q) {
+    api_error e;
+    err why = ERR_INIT;
+    int32_t n = 0;
+    run_stats s;
+    run_entry *list = mem_array(ENTRIES_MAX, sizeof *list);
+    int rc = run_entries(q->api->options.run, list, ENTRIES_MAX, &n, &why);
+    if (rc != OK) {
+        api_from_err(&e, &why);
+        http_fail(q, &e);
+        mem_free(list);
+        return;
+    }
+    buf body = BUF_INIT;
+    json_w w;
+    run_stats_get(q->api->options.run, &s);
+    json_w_begin(&w, &body);
+    json_w_object(&w);
+    json_w_ki64(&w, "n_entries", n);
+    put_entries(list, n < ENTRIES_MAX ? n : ENTRIES_MAX, &w);
+    json_w_ki64(&w, "pages", s.pages_cached);
+    json_w_ki64(&w, "pages_total", s.pages_total);
+    put_disk(&s, &w);
+    json_w_close(&w);
+    json_w_end(&w);
+    http_send_json(q, 200, &body);
+    mem_free(list);
+}
+
+void route_cache_drop(http_request *q) {
+    api_error e;
+    err why = ERR_INIT;
+    uint64_t id = 0;
+    bool is_on_disk = false;
+    int rc = parse_u64(q->path + strlen("/tandem/v1/cache/"), &id);
+    if (rc != OK) {
+        api_bad(&e, "id", NULL, "the id of an entry is a number");
+    } else {
+        rc = run_entry_drop(q->api->options.run, id, &is_on_disk, &why);
+        if (rc == ERR_NOT_FOUND) api_set(&e, 404, "invalid_request_error", NULL, why.msg);
+        if (rc != OK && rc != ERR_NOT_FOUND) api_from_err(&e, &why);
+    }
+    if (rc != OK) {
+        http_fail(q, &e);
+        return;
+    }
+    buf body = BUF_INIT;
+    buf_printf(&body, "{\"ok\":true,\"on_disk\":%s}", is_on_disk ? "true" : "false");
+    http_send_json(q, 200, &body);
+}
