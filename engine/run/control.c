@@ -282,7 +282,7 @@ static void fill_source(control *c, run_source *out) {
         .commit = commit,
         .slot_pages = slot_pages,
         .slot_reset = slot_reset,
-        .slot_copy = slot_copy,
+        .slot_copy = in->slot_copy != NULL ? slot_copy : NULL,
         .slot_save = in->slot_save != NULL ? slot_save : NULL,
         .slot_load = in->slot_load != NULL ? slot_load : NULL,
         .page_copy = in->page_copy != NULL ? page_copy : NULL,

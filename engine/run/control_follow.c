@@ -207,17 +207,19 @@ static int make_small(follower *f, const call_head *h, err *e) {
         s->slot_reset(s->self, a);
         return OK;
     }
-    if (h->kind == CALL_COPY && has_slot && v[1] < s->info.n_slots) {
+    if (h->kind == CALL_COPY && has_slot && v[1] < s->info.n_slots && s->slot_copy != NULL) {
         return settle(f, s->slot_copy(s->self, a, (int)v[1], e));
     }
-    if (h->kind == CALL_LOAD && has_slot && n_bytes == s->info.snapshot_bytes) {
+    if (h->kind == CALL_LOAD && has_slot && n_bytes == s->info.snapshot_bytes &&
+        s->slot_load != NULL) {
         int rc = settle(f, s->slot_load(s->self, a, bytes, e));
         return rc == ERR_MISMATCH ? OK : rc; /* a foreign blob: refused on every rank */
     }
-    if (h->kind == CALL_PAGE_COPY && has_page && v[1] < s->info.n_pages) {
+    if (h->kind == CALL_PAGE_COPY && has_page && v[1] < s->info.n_pages && s->page_copy != NULL) {
         return settle(f, s->page_copy(s->self, a, (int)v[1], e));
     }
-    if (h->kind == CALL_PAGE_WRITE && has_page && n_bytes == s->info.page_bytes) {
+    if (h->kind == CALL_PAGE_WRITE && has_page && n_bytes == s->info.page_bytes &&
+        s->page_write != NULL) {
         return settle(f, s->page_write(s->self, a, bytes, e));
     }
     return malformed(h, e);
