@@ -171,6 +171,7 @@ static void fill_run_request(const generation *g, run_request *r, int32_t *stops
         .sampling = p->sampling,
         .stop_ids = stops,
         .banned = banned,
+        .scores_prompt = p->scores_prompt,
         .priority = p->priority};
     memcpy(stops, p->stop_ids, sizeof p->stop_ids);
     r->n_stop_ids = p->n_stop_ids;
@@ -352,11 +353,21 @@ bool generation_pump(generation *g) {
     bool has_any = false;
     while (!g->is_done && ticket_next(g->ticket, &event, 0) == OK) {
         has_any = true;
+        if (event.kind == RUN_EVENT_SCORE) {
+            gen_logprob score = {.pick = event.pick};
+            emit(g, (gen_event){.kind = GEN_SCORE, .logprobs = &score, .n_logprobs = 1});
+            continue;
+        }
         if (event.kind == RUN_EVENT_TOKEN || event.end != RUN_END_ERROR) {
             start_once(g);
         }
         if (event.kind == RUN_EVENT_END) {
             take_end(g, &event);
+            break;
+        }
+        if (g->q.params->scores_only) {
+            ticket_cancel(g->ticket);
+            finish(g, REPLY_END_LENGTH);
             break;
         }
         if (g->q.params->returns_ids) token_list_push(&g->ids, event.pick.token);

@@ -29,6 +29,7 @@ typedef enum gen_event_kind {
     GEN_ARGUMENTS,
     GEN_CALL_END,  /* text: the exact text of the call */
     GEN_CALL_DROP, /* the call must not be used */
+    GEN_SCORE,     /* no text: log probability of the next prompt token; before GEN_STARTED */
     GEN_LOGPROBS   /* no text: log probabilities that no delta carried */
 } gen_event_kind;
 

@@ -38,14 +38,17 @@ static int read_sampling(const json *body, gen_params *p, api_error *e) {
 
 static int read_limits(const json *body, gen_params *p, api_error *e) {
     const int_range limit = {1, INT32_MAX};
-    int rc = field_int(body, "max_tokens", limit, &p->max_tokens, e);
-    if (rc == OK && p->max_tokens > 0) {
+    const int_range older = {p->takes_zero ? 0 : 1, INT32_MAX};
+    int rc = field_int(body, "max_tokens", older, &p->max_tokens, e);
+    if (rc == OK && field_get(body, "max_tokens") != NULL) {
         p->max_tokens_field = "max_tokens";
+        p->scores_only = p->max_tokens == 0;
     }
     int64_t newer = 0;
     if (rc == OK) rc = field_int(body, "max_completion_tokens", limit, &newer, e);
     if (rc == OK && newer > 0) {
         p->max_tokens = newer;
+        p->scores_only = false;
         p->max_tokens_field = "max_completion_tokens";
     }
     if (rc == OK) rc = field_int(body, "n", (int_range){1, PARAMS_N_MAX}, &p->n, e);
@@ -437,6 +440,7 @@ int params_read(const api *a, const json *body, gen_params *out, api_error *e) {
 
 int params_read_text(const api *a, const json *body, gen_params *out, api_error *e) {
     params_init(a, out);
+    out->takes_zero = true;
     int rc = read_shared(a, body, out, e);
     return rc == OK ? constraint_read(body, out, e) : rc;
 }

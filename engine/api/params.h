@@ -56,6 +56,9 @@ struct gen_params {
     const char *constraint_field;
     bool keeps_room, guards_loops;
     bool has_echo;
+    bool takes_zero;  /* max_tokens may be 0 */
+    bool scores_only; /* it is: nothing is generated */
+    bool scores_prompt;
     bool returns_ids;         /* the raw token ids stand in the answer */
     bool clips_to_window;     /* a limit over the window is lowered, not refused */
     const char *prompt_field; /* named when the prompt is too long; NULL: messages */

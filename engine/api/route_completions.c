@@ -7,6 +7,7 @@
 #include "engine/api/fields.h"
 #include "engine/api/job.h"
 #include "engine/base/mem.h"
+#include "engine/base/rand.h"
 #include "engine/base/str.h"
 
 #define PROMPTS_MAX 128
@@ -118,6 +119,13 @@ static int read_own_fields(job *j, api_error *e) {
         return api_bad(e, "best_of", NULL, "best_of is %lld; only the value of n (%lld) is served",
             (long long)best_of, (long long)p->n);
     }
+    if (p->scores_only && (!p->has_echo || !p->has_logprobs)) {
+        return api_bad(e, "max_tokens", NULL,
+            "max_tokens is 0: that scores the prompt and needs echo and logprobs");
+    }
+    p->scores_prompt = p->has_echo && p->has_logprobs;
+    if (p->scores_prompt) rand_secret(p->salt, sizeof p->salt); /* cached rows have no scores */
+    if (p->scores_only) p->max_tokens = 1;
     if (p->max_tokens == 0) p->max_tokens = MAX_TOKENS_DEFAULT;
     if (p->max_tokens_field == NULL) {
         p->max_tokens_field = "max_tokens";

@@ -135,7 +135,11 @@ static void absorb_verify(
         count_kept(r, s->t, i);
         n_kept++;
     }
-    if (s->is_copy) note_copy(s, n_kept, n_draft);
+    if (s->is_copy) {
+        note_copy(s, n_kept, n_draft);
+    } else {
+        draft_policy_learn(&s->policy, s->confidence, n_kept, n_draft);
+    }
     err why = ERR_INIT;
     int rc = r->source->commit(r->source->self, span->slot, s->n_done, &why);
     if (rc != OK) {
@@ -144,6 +148,25 @@ static void absorb_verify(
     }
     s->is_open = false;
     reuse_after(r, s, (int32_t)span->pos);
+}
+
+/* Rows of a prompt whose scores were asked for: each says how likely the token behind it was. False:
+ * the stream has ended. */
+static bool push_scores(
+    run *r, stream *s, const plan_span *span, const step_result *result, int32_t first) {
+    for (int32_t i = 0; i < span->n_rows; i++) {
+        int32_t at = (int32_t)span->pos + i + 1;
+        run_event event = {.kind = RUN_EVENT_SCORE};
+        if (at >= s->t->n_prompt) return true; /* the last row draws the first token */
+        if (!result->is_finite[first + i]) {
+            fail_row(r, s, result, at);
+            return false;
+        }
+        const float *logits = result->logits + (size_t)(first + i) * (size_t)r->info.n_vocab;
+        sampler_force(r->sampler, &s->t->sampling, logits, s->t->tokens[at], &event.pick);
+        ticket_push(s->t, &event);
+    }
+    return true;
 }
 
 void run_absorb(
@@ -166,6 +189,10 @@ void run_absorb(
             &r->n_prompt_tokens, (uint64_t)span->n_rows, memory_order_relaxed);
         reuse_after(r, s, (int32_t)span->pos);
         if (span->logits == PLAN_LOGITS_NONE) return;
+        if (span->logits == PLAN_LOGITS_ALL) {
+            if (!push_scores(r, s, span, result, first) || s->n_done < s->t->n_prompt) return;
+            first += span->n_rows - 1;
+        }
     }
     if (span->kind == PLAN_DECODE) reuse_after(r, s, (int32_t)span->pos);
     take_row(r, s, result, first, span->pos + span->n_rows, &token);

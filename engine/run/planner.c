@@ -53,9 +53,14 @@ static bool give_slice(plan_view *v, int32_t want, int32_t *rows_left, int32_t *
         want = v->n_todo - 1; /* no room for the logits of its last row: stop one short */
     }
     if (v->n_most > 0) want = min_i32(want, v->n_most);
+    if (v->needs_logits) want = min_i32(want, *logits_left);
     v->n_rows = min_i32(want, v->n_todo);
     *rows_left -= v->n_rows;
-    if (v->n_rows == v->n_todo) *logits_left -= 1;
+    if (v->needs_logits) {
+        *logits_left -= v->n_rows;
+    } else if (v->n_rows == v->n_todo) {
+        *logits_left -= 1;
+    }
     return v->n_rows > 0;
 }
 

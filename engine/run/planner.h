@@ -17,6 +17,7 @@ typedef struct plan_view {
     bool is_prompt;     /* its todo rows belong to the prompt */
     bool is_background; /* prompt rows only after everybody else's */
     bool is_paused;     /* its ring is full: no rows now */
+    bool needs_logits;  /* of every prompt row */
     int32_t n_rows;     /* out: rows in the next step, drafts included; 0: none */
 } plan_view;
 

@@ -188,6 +188,7 @@ static int make_ticket(run *r, const run_request *q, int32_t max_tokens, ticket 
     t->max_tokens = max_tokens;
     t->sampling = q->sampling;
     t->priority = q->priority;
+    t->scores_prompt = q->scores_prompt;
     memcpy(t->salt, q->salt, sizeof t->salt);
     t->prompt_hash = hash_tokens(q->prompt, q->n_prompt);
     atomic_store(&t->n_holders, 2);

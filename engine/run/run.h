@@ -77,17 +77,20 @@ typedef struct run_request {
     int32_t n_banned;
     const run_guide *guide; /* NULL: none; taken on success */
     int priority;
+    bool
+        scores_prompt; /* each prompt token after the first comes as an event first; the salt should
+                           be nobody else's, for rows from the cache have no scores */
     uint8_t salt[RUN_SALT_BYTES]; /* prefixes are shared between requests of equal salt only */
 } run_request;
 
-enum { RUN_EVENT_TOKEN = 1, RUN_EVENT_END };
+enum { RUN_EVENT_TOKEN = 1, RUN_EVENT_END, RUN_EVENT_SCORE };
 /* Why a reply ended. */
 enum { RUN_END_STOP = 1, RUN_END_LENGTH, RUN_END_CANCELLED, RUN_END_ERROR };
 
 typedef struct run_event {
     int32_t kind;
     int32_t end; /* RUN_EVENT_END: the reason; the token is the stop id that was drawn, or -1 */
-    sample_pick pick; /* RUN_EVENT_TOKEN: token and log probabilities */
+    sample_pick pick; /* RUN_EVENT_TOKEN, RUN_EVENT_SCORE: token and log probabilities */
 } run_event;
 
 enum { RUN_PHASE_QUEUED, RUN_PHASE_PREFILL, RUN_PHASE_DECODE, RUN_PHASE_DONE };

@@ -38,6 +38,7 @@ struct ticket {
     run_guide guide;
     bool has_guide;
     int priority;
+    bool scores_prompt;
     uint8_t salt[RUN_SALT_BYTES];
     uint64_t prompt_hash; /* of the prompt's tokens */
     uint64_t order;
