@@ -17,7 +17,14 @@
 #include "setup/node.h"
 #include "setup/paths.h"
 
-enum { EXIT_FINE = 0, EXIT_WRONG_USE = 2, EXIT_REFUSED = 20, IDLE_S = 60, UP_MS = 10000 };
+enum {
+    EXIT_FINE = 0,
+    EXIT_WRONG_USE = 2,
+    EXIT_REFUSED = 20,
+    IDLE_S = 60,
+    UP_MS = 10000,
+    LOCK_MS = 5000
+};
 
 static int failed(const err *e) {
     fprintf(stderr, "tandem-node: %s\n", e->msg);
@@ -63,7 +70,13 @@ static int run_here(bool stays) {
     err e = ERR_INIT;
     keeper_options o = {.stays = stays, .idle_s = stays ? 0 : IDLE_S};
     int rc = open_log(&e);
+    uint64_t end = clock_mono_ms() + LOCK_MS;
     if (rc == OK) rc = keeper_run(&o, &e);
+    /* A unit may be started while a keeper without one is on its way out. */
+    while (rc == ERR_BUSY && stays && clock_mono_ms() < end) {
+        sleep_ms(100);
+        rc = keeper_run(&o, &e);
+    }
     return rc == OK ? EXIT_FINE : failed(&e);
 }
 

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
 #include "engine/base/sha256.h"
@@ -13,7 +14,7 @@
 #include "engine/base/version.h"
 #include "setup/pair_internal.h"
 
-enum { PROGRAM_MAX = 512 << 20, FILES_MAX = 256, DIGESTS_MAX = 256 << 10 };
+enum { PROGRAM_MAX = 512 << 20, FILES_MAX = 256, DIGESTS_MAX = 256 << 10, UNIT_UP_MS = 10000 };
 
 /* A file that travels: from here, to there, with the mode it gets. */
 typedef struct parcel {
@@ -304,20 +305,38 @@ int pair_keeper_ask(
     return rc;
 }
 
-/* The unit where it is installed, else a process of its own. */
-static bool start_unit(pair_run *p, int node) {
-    static const char *const argv[] = {
-        "systemctl", "--user", "start", "tandem-keeper.service", NULL};
-    static const char *const ask[] = {
-        "systemctl", "--user", "is-enabled", "tandem-keeper.service", NULL};
+static int run_systemctl(pair_run *p, int node, const char *verb) {
+    /* The runtime folder is not always named in an ssh session. */
+    static const char script[] =
+        "export XDG_RUNTIME_DIR=\"${XDG_RUNTIME_DIR:-/run/user/$(id -u)}\"; exec systemctl --user "
+        "\"$1\" tandem-keeper.service";
+    const char *argv[] = {"sh", "-c", script, "sh", verb, NULL};
     remote_result r;
     remote_result_init(&r);
-    node_command is_enabled = {.argv = ask, .timeout_ms = PAIR_CALL_MS};
-    node_command start = {.argv = argv, .timeout_ms = PAIR_CALL_MS};
-    bool is_there = node_run(p->o->node[node], &is_enabled, &r, NULL) == OK && r.exit_code == 0;
-    bool is_up = is_there && node_run(p->o->node[node], &start, &r, NULL) == OK && r.exit_code == 0;
+    node_command c = {.argv = argv, .timeout_ms = PAIR_CALL_MS};
+    int code = node_run(p->o->node[node], &c, &r, NULL) == OK ? r.exit_code : -1;
     remote_result_release(&r);
-    if (is_there && !is_up)
+    return code;
+}
+
+static bool keeper_answers(pair_run *p, int node) {
+    json *v = NULL;
+    bool is = pair_keeper_ask(p, node, "status", NULL, &v, NULL) == OK &&
+              json_is_true(json_get(v, "running")) && json_is_true(json_get(v, "stays"));
+    json_free(v);
+    return is;
+}
+
+/* The unit where it is installed, else a process of its own. */
+static bool start_unit(pair_run *p, int node) {
+    if (run_systemctl(p, node, "is-enabled") != 0) return false;
+    bool is_up = run_systemctl(p, node, "start") == 0;
+    uint64_t end = clock_mono_ms() + UNIT_UP_MS;
+    while (is_up && !keeper_answers(p, node)) {
+        if (clock_mono_ms() >= end) is_up = false;
+        sleep_ms(50);
+    }
+    if (!is_up)
         pair_say(p, PAIR_WARN, node,
             "the unit tandem-keeper of the %s does not start (systemctl --user status "
             "tandem-keeper); its keeper is started without it",
@@ -325,33 +344,36 @@ static bool start_unit(pair_run *p, int node) {
     return is_up;
 }
 
-/* A keeper of an older build makes place for one of this build. */
+/* A keeper of an older build, or one on its way out, makes place. */
 static void replace_old(pair_run *p, int node) {
     json *v = NULL;
     if (pair_keeper_ask(p, node, "status", NULL, &v, NULL) != OK) return;
     const char *build = json_str(json_get(v, "build"));
-    bool is_old =
-        json_is_true(json_get(v, "running")) && build != NULL && !str_eq(build, version_build_id());
+    keeper_state s = keeper_state_of(json_str(json_get(v, "state")));
+    bool is_over = s == KEEPER_IDLE || s == KEEPER_FAILED || s == KEEPER_STOPPED;
+    bool is_running = json_is_true(json_get(v, "running"));
+    bool is_old = is_running && build != NULL && !str_eq(build, version_build_id());
+    bool is_leaving = is_running && is_over && !json_is_true(json_get(v, "stays"));
     json_free(v);
-    if (!is_old) return;
-    pair_say(p, PAIR_NOTE, node, "the keeper of the %s is of another build and is replaced",
-        pair_node_name(node));
-    (void)pair_keeper_ask(p, node, "quit", NULL, NULL, NULL);
+    if (is_old)
+        pair_say(p, PAIR_NOTE, node, "the keeper of the %s is of another build and is replaced",
+            pair_node_name(node));
+    if (is_old || is_leaving) (void)pair_keeper_ask(p, node, "quit", NULL, NULL, NULL);
 }
 
 int pair_keeper_up(pair_run *p, int node, err *e) {
     const char *argv[] = {p->program[node], "keep", "--detach", NULL};
     remote_result r;
     replace_old(p, node);
-    bool has_unit = start_unit(p, node);
+    /* One that has a start in hand is asked as it is. */
+    if (start_unit(p, node)) return OK;
     remote_result_init(&r);
-    /* With the unit this only waits until its keeper answers. */
     node_command c = {.argv = argv, .timeout_ms = 30000};
     int rc = node_run(p->o->node[node], &c, &r, e);
     if (rc == OK && r.exit_code != 0) {
         const char *said = buf_cstr(&r.err);
-        rc = err_set(e, ERR_IO, "the keeper of the %s does not start%s: %.*s", pair_node_name(node),
-            has_unit ? " (unit tandem-keeper)" : "", (int)strcspn(said, "\n"), said);
+        rc = err_set(e, ERR_IO, "the keeper of the %s does not start: %.*s", pair_node_name(node),
+            (int)strcspn(said, "\n"), said);
     }
     remote_result_release(&r);
     return rc;

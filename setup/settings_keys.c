@@ -93,6 +93,8 @@ static const setting_key KEYS[] = {
     {"LOG_DIR", SETTING_PATH, "", 0, 0, NULL, true,
         "folder of the logs; not set: the state folder"},
     {"LOG_KEEP", SETTING_INT, "10", 1, 1000, NULL, true, "old logs kept for each rank"},
+    {"NOTIFY", SETTING_PATH, "", 0, 0, NULL, true,
+        "program that is told when the watchdog acts: gets a code and a sentence"},
 };
 enum { N_KEYS = sizeof KEYS / sizeof KEYS[0] };
 

@@ -86,6 +86,20 @@ static const cmd_option STOP_OPTIONS[] = {
     END_OPTION,
 };
 
+static const cmd_option WATCH_OPTIONS[] = {
+    {"boot", 0, NULL, "start the pair after a boot, if it was serving before", COMPLETE_NONE},
+    {"dry-run", 0, NULL, "only say what would be done", COMPLETE_NONE},
+    {"pause", 0, "MINUTES", "maintenance: judge nothing for so long; 0 ends it", COMPLETE_NONE},
+    JSON_OPTION,
+    END_OPTION,
+};
+
+static const cmd_option SERVICE_OPTIONS[] = {
+    {"dry-run", 0, NULL, "print files and commands of each machine, change nothing", COMPLETE_NONE},
+    JSON_OPTION,
+    END_OPTION,
+};
+
 static const cmd_option VERIFY_OPTIONS[] = {
     {"level", 0, "N", "1 (six requests) or 2 (more, about two minutes)", COMPLETE_NONE},
     {"url", 0, "URL", "another endpoint than the engine here, such as http://127.0.0.1:8888",
@@ -177,9 +191,8 @@ static const cmd_option SERVE_OPTIONS[] = {
         COMPLETE_NONE},
     {"request-log", 0, "FILE", "write a JSON line for each request", COMPLETE_FILE},
     {"log-prompts", 0, NULL, "with the prompts in that file", COMPLETE_NONE},
-    {"request-timeout", 0, "SECONDS", "cut replies that take longer", COMPLETE_NONE},
-    {"keep-alive", 0, "SECONDS", "comment lines in quiet streams, 1 to 60 (default 5)",
-        COMPLETE_NONE},
+    {"request-timeout", 0, "S", "cut replies that take longer", COMPLETE_NONE},
+    {"keep-alive", 0, "S", "comment lines in quiet streams, 1 to 60 (default 5)", COMPLETE_NONE},
     {"json-keepalive", 0, NULL, "line breaks before whole answers that take long", COMPLETE_NONE},
     {"open-metrics", 0, NULL, "/metrics without a key", COMPLETE_NONE},
     {"strict-model", 0, NULL, "refuse other model names with 404", COMPLETE_NONE},
@@ -366,6 +379,23 @@ static const cmd_entry ENTRIES[] = {
     {"stop", NULL, "", 0, 0, "stop the engine; running replies are finished first", NULL,
         STOP_OPTIONS, COMPLETE_NONE, cmd_stop},
     {"restart", NULL, "", 0, 0, "stop and start", NULL, START_OPTIONS, COMPLETE_NONE, cmd_restart},
+    {"watch", NULL, "", 0, 0, "one look of the watchdog at the pair; heals within a budget",
+        "A look is bad when a rank ended, the engine is not ready outside a start, or requests do not "
+        "move. Three bad looks are one new start, at most one in 30 minutes; a rank that ended by "
+        "itself heals at the first look, at most every 2 minutes; after three within 6 hours it stays "
+        "down and NOTIFY is told. It stands down during a start, for half an hour after one, after a "
+        "stop on purpose and in maintenance. Exit code 0: nothing to do or healed, 10: a bad look was "
+        "counted, 20: it gave up.",
+        WATCH_OPTIONS, COMPLETE_NONE, cmd_watch},
+    {"service", "install", "", 0, 0, "systemd units of the user on both machines",
+        "The keeper on each; on the head the start after a boot and, with WATCH on, the watchdog "
+        "every minute. So that they run without a login, loginctl enable-linger is tried and, where "
+        "that is not permitted, explained. A unit never starts a rank again by itself.",
+        SERVICE_OPTIONS, COMPLETE_NONE, cmd_service_install},
+    {"service", "remove", "", 0, 0, "remove these units; what runs goes on", NULL, SERVICE_OPTIONS,
+        COMPLETE_NONE, cmd_service_remove},
+    {"service", "show", "", 0, 0, "the units as they would be written; with --json their state",
+        NULL, JSON_ONLY, COMPLETE_NONE, cmd_service_show},
     {"verify", NULL, "", 0, 0, "send real requests to the engine and judge each answer",
         "Exit code 0: all passed; 10: with warnings; 20: a line failed. A line whose feature the "
         "engine does not have is SKIP with its reason.",

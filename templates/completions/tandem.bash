@@ -21,6 +21,7 @@ _tandem() {
     --worker-root) COMPREPLY=($(compgen -d -- "$cur")); return ;;
     --timeout) :; return ;;
     --threads) :; return ;;
+    --pause) :; return ;;
     --level) :; return ;;
     --url) :; return ;;
     --key-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -33,6 +34,8 @@ _tandem() {
     --tls-key) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     --cors) :; return ;;
     --request-log) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --request-timeout) :; return ;;
+    --keep-alive) :; return ;;
     --requests) :; return ;;
     --tokens) :; return ;;
     --seconds) :; return ;;
@@ -46,6 +49,9 @@ _tandem() {
     --engram) :; return ;;
     --rate) :; return ;;
     --connections) :; return ;;
+    --out) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --ranks) :; return ;;
+    --layout) :; return ;;
     --format) COMPREPLY=($(compgen -W "md json txt" -- "$cur")); return ;;
     --node) COMPREPLY=($(compgen -W "head worker" -- "$cur")); return ;;
     --from) :; return ;;
@@ -64,7 +70,7 @@ _tandem() {
   case "$noun $verb" in
     " ")
       case $cur in -*) COMPREPLY=($(compgen -W "--screen --plain --ascii --color --mouse --model --version --help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "ask chat setup undo status start stop restart verify support serve api model download copy sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "ask chat setup undo status start stop restart watch service verify support serve api model download copy prepare sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
     "ask "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--file --session --stream --show-thinking --json --system --thinking --set --model --help --socket" -- "$cur")); return ;; esac
       : ;;
@@ -81,16 +87,28 @@ _tandem() {
       case $cur in -*) COMPREPLY=($(compgen -W "--data --force --dry-run --yes --help --socket" -- "$cur")); return ;; esac
       : ;;
     "status "*)
-      case $cur in -*) COMPREPLY=($(compgen -W "--json --watch --help --socket" -- "$cur")); return ;; esac
+      case $cur in -*) COMPREPLY=($(compgen -W "--json --local --watch --help --socket" -- "$cur")); return ;; esac
       : ;;
     "start "*)
-      case $cur in -*) COMPREPLY=($(compgen -W "--model --timeout --threads --json --help --socket" -- "$cur")); return ;; esac
+      case $cur in -*) COMPREPLY=($(compgen -W "--model --timeout --threads --local --dry-run --json --help --socket" -- "$cur")); return ;; esac
       : ;;
     "stop "*)
-      case $cur in -*) COMPREPLY=($(compgen -W "--timeout --json --help --socket" -- "$cur")); return ;; esac
+      case $cur in -*) COMPREPLY=($(compgen -W "--timeout --local --json --help --socket" -- "$cur")); return ;; esac
       : ;;
     "restart "*)
-      case $cur in -*) COMPREPLY=($(compgen -W "--model --timeout --threads --json --help --socket" -- "$cur")); return ;; esac
+      case $cur in -*) COMPREPLY=($(compgen -W "--model --timeout --threads --local --dry-run --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "watch "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--boot --dry-run --pause --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "service install")
+      case $cur in -*) COMPREPLY=($(compgen -W "--dry-run --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "service remove")
+      case $cur in -*) COMPREPLY=($(compgen -W "--dry-run --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "service show")
+      case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
       : ;;
     "verify "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--level --url --key-file --json --help --socket" -- "$cur")); return ;; esac
@@ -99,7 +117,7 @@ _tandem() {
       case $cur in -*) COMPREPLY=($(compgen -W "--output --print --yes --json --help --socket" -- "$cur")); return ;; esac
       : ;;
     "serve "*)
-      case $cur in -*) COMPREPLY=($(compgen -W "--bind --port --keys --confirm-remote --tls-certificate --tls-key --cors --request-log --log-prompts --detach --model --help --socket" -- "$cur")); return ;; esac
+      case $cur in -*) COMPREPLY=($(compgen -W "--bind --port --keys --confirm-remote --tls-certificate --tls-key --cors --request-log --log-prompts --request-timeout --keep-alive --json-keepalive --open-metrics --strict-model --loop-guard --answer-room --local --detach --model --help --socket" -- "$cur")); return ;; esac
       : ;;
     "api key")
       case $cur in -*) COMPREPLY=($(compgen -W "--keys --requests --tokens --seconds --context --json --help --socket" -- "$cur")); return ;; esac
@@ -128,6 +146,9 @@ _tandem() {
     "copy "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--profile --background --attach --pause --cancel --job --json --help --socket" -- "$cur")); return ;; esac
       : ;;
+    "prepare "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--profile --background --attach --pause --cancel --job --model --out --ranks --rank --layout --no-drafts --check --self-test --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
     "sessions list")
       case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
       : ;;
@@ -154,13 +175,13 @@ _tandem() {
       : ;;
     "config get")
       case $cur in -*) COMPREPLY=($(compgen -W "--verbose --json --help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH WORKER_JUMP WORKER_KEY HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH WORKER_JUMP WORKER_KEY HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP NOTIFY" -- "$cur")) ;;
     "config set")
       case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH WORKER_JUMP WORKER_KEY HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH WORKER_JUMP WORKER_KEY HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP NOTIFY" -- "$cur")) ;;
     "config unset")
       case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH WORKER_JUMP WORKER_KEY HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH WORKER_JUMP WORKER_KEY HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP NOTIFY" -- "$cur")) ;;
     "config sample")
       case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
       : ;;
@@ -214,10 +235,11 @@ _tandem() {
       : ;;
     "help "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--man --help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "ask chat setup undo status start stop restart verify support serve api model download copy sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "ask chat setup undo status start stop restart watch service verify support serve api model download copy prepare sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
     *)
       case $noun in
         undo) COMPREPLY=($(compgen -W "list apply" -- "$cur")) ;;
+        service) COMPREPLY=($(compgen -W "install remove show" -- "$cur")) ;;
         api) COMPREPLY=($(compgen -W "key requests" -- "$cur")) ;;
         model) COMPREPLY=($(compgen -W "list show quantize engram lock" -- "$cur")) ;;
         sessions) COMPREPLY=($(compgen -W "list show export import fork rename delete" -- "$cur")) ;;

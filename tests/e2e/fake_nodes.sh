@@ -54,6 +54,7 @@ mount -t tmpfs tmpfs "$dir/etc" && cp -a /etc/. "$dir/etc/" && mount --bind "$di
 mount -t tmpfs -o mode=755 tmpfs /run
 [ ! -d /dev/shm ] || mount -t tmpfs tmpfs /dev/shm
 mkdir -p /run/sshd /etc/netplan /etc/ssh
+mkdir -m 700 -p /run/user/0
 rm -f /etc/ssh/ssh_host_*
 hostname "$node-spark"
 echo "$node-spark" >/etc/hostname
