@@ -135,11 +135,7 @@ static void absorb_verify(
         count_kept(r, s->t, i);
         n_kept++;
     }
-    if (s->is_copy) {
-        note_copy(s, n_kept, n_draft);
-    } else {
-        draft_policy_learn(&s->policy, s->confidence, n_kept, n_draft);
-    }
+    if (s->is_copy) note_copy(s, n_kept, n_draft);
     err why = ERR_INIT;
     int rc = r->source->commit(r->source->self, span->slot, s->n_done, &why);
     if (rc != OK) {
