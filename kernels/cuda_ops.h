@@ -85,6 +85,9 @@ int moe_cuda_table_new(kernel_context *k, const expert_weights *experts, int n,
 /* A packed matrix in device memory; the handle is host memory, freed with linear_cuda_packed_free. */
 int linear_cuda_packed_new(kernel_context *k, const exl3_matrix *m, const void **out, err *e);
 void linear_cuda_packed_free(const void *packed);
+/* A handle of an image of layout gpu-1 in device memory, used where it lies. */
+int linear_cuda_packed_view(
+    kernel_context *k, const exl3_image *image, const void *bytes, const void **out, err *e);
 /* A handle of a matrix that lies in device memory already. */
 const void *linear_cuda_packed_of(const exl3_gpu_matrix *m);
 /* Bytes of kernel_context.scratch that linear_cuda and moe_cuda need. */

@@ -274,6 +274,8 @@ static kernels make_table() {
     t.round = settled_round;
     t.packed_new = linear_cuda_packed_new;
     t.packed_free = linear_cuda_packed_free;
+    t.layout = EXL3_LAYOUT_GPU;
+    t.packed_view = linear_cuda_packed_view;
     t.expert_table = moe_cuda_table_new;
     t.moe_work_bytes = moe_cuda_work_bytes;
     t.scratch_bytes = cuda_scratch_bytes;

@@ -3,7 +3,8 @@
  *
  *   warp    16 outputs; its tile of every 16-input slice is decoded in registers, straight into the A fragments of
  *           m16n8k32: b - 510 = 256 h + l with signed bytes h and l (b: the sum of four bytes)
- *   rows    operand bytes (a = 256 hi + lo) in shared memory, shared by the eight warps; one 16-byte load a lane
+ *   rows    operand bytes (a = 256 hi + lo) in shared memory, shared by the eight warps
+ *   sm_90a  wgmma: the four products of one batch of weights run while the next is decoded, into other registers
  *   sums    h.hi, h.lo + l.hi and l.lo in three sets of 32-bit sums (|h.lo + l.hi| <= 16512 a value, in <= 16384)
  *   ring    stages of 64 inputs, filled by bulk copies; a block barrier a stage
  *   end     z = scale (65536 hh + 256 mid + ll - offset A), rotation of the 128 outputs in shared memory, svh, bias
@@ -115,72 +116,111 @@ __device__ __forceinline__ void exl3_gemm_states(
 /* COLUMNS: tiles of 8 rows. */
 template <int COLUMNS> using exl3_gemm_sums = int[3][COLUMNS][4];
 
-/* 64 inputs: weights at words (this warp's strip), rows at operand. */
-template <int K, int COLUMNS>
-__device__ __forceinline__ void exl3_gemm_stage(exl3_gemm_sums<COLUMNS> &acc, uint32_t words,
-    uint32_t operand, int n_rows, int k2, const exl3_powers &powers) {
+/* Digits of this warp's 16 outputs for 32 inputs: the A fragments of high and low digits. */
+template <int K>
+__device__ __forceinline__ void exl3_gemm_decode(
+    uint32_t words, int k2, const exl3_powers &powers, uint32_t (&h)[4], uint32_t (&l)[4]) {
     const int lane = threadIdx.x & 31, tile = (threadIdx.x >> 5) & 3;
-#pragma unroll
-    for (int pair = 0; pair < 2; pair++) {
-        uint32_t s[8], l[4], h[4];
-        exl3_gemm_states<K>(words + (2 * pair) * 64 * k2, tile, k2, lane, powers, s);
-        exl3_digits(s, l[0], h[0]);
-        exl3_digits(s + 4, l[1], h[1]);
-        exl3_gemm_states<K>(words + (2 * pair + 1) * 64 * k2, tile, k2, lane, powers, s);
-        exl3_digits(s, l[2], h[2]);
-        exl3_digits(s + 4, l[3], h[3]);
-        const uint32_t at = operand + pair * COLUMNS * 512 + lane * 16;
-        /* Two columns at a time: the two products of a middle sum are never neighbours. */
-#pragma unroll
-        for (int q = 0; q < COLUMNS; q += 2) {
-            if (q * 8 >= n_rows) break;
-            const uint4 b = ptx_load_shared_16(at + q * 512);
-            const uint4 c = ptx_load_shared_16(at + q * 512 + 512);
-            ptx_mma_s8s8(acc[1][q], h[0], h[1], h[2], h[3], b.z, b.w);
-            ptx_mma_s8s8(acc[1][q + 1], h[0], h[1], h[2], h[3], c.z, c.w);
-            ptx_mma_s8s8(acc[0][q], h[0], h[1], h[2], h[3], b.x, b.y);
-            ptx_mma_s8s8(acc[0][q + 1], h[0], h[1], h[2], h[3], c.x, c.y);
-            ptx_mma_s8s8(acc[2][q], l[0], l[1], l[2], l[3], b.z, b.w);
-            ptx_mma_s8s8(acc[2][q + 1], l[0], l[1], l[2], l[3], c.z, c.w);
-            ptx_mma_s8s8(acc[1][q], l[0], l[1], l[2], l[3], b.x, b.y);
-            ptx_mma_s8s8(acc[1][q + 1], l[0], l[1], l[2], l[3], c.x, c.y);
-        }
-    }
+    uint32_t s[8];
+    exl3_gemm_states<K>(words, tile, k2, lane, powers, s);
+    exl3_digits(s, l[0], h[0]);
+    exl3_digits(s + 4, l[1], h[1]);
+    exl3_gemm_states<K>(words + 64 * k2, tile, k2, lane, powers, s);
+    exl3_digits(s, l[2], h[2]);
+    exl3_digits(s + 4, l[3], h[3]);
 }
 
-/* Filling of the ring; one thread. */
+/* Bytes between the four runs (hi, lo) x slice of a stage's 32 inputs. */
+template <int COLUMNS> constexpr uint32_t EXL3_GEMM_RUN = COLUMNS * 128;
+
+#ifdef PTX_HAS_WGMMA
+template <int COLUMNS>
+__device__ __forceinline__ void exl3_gemm_products(exl3_gemm_sums<COLUMNS> &acc, uint32_t operand,
+    const uint32_t (&h)[4], const uint32_t (&l)[4]) {
+    constexpr uint32_t RUN = EXL3_GEMM_RUN<COLUMNS>;
+    const uint64_t hi = ptx_wgmma_matrix(operand, RUN),
+                   lo = ptx_wgmma_matrix(operand + 2 * RUN, RUN);
+    ptx_wgmma_fence();
+    ptx_wgmma_s8s8(acc[1], h, lo);
+    ptx_wgmma_s8s8(acc[0], h, hi);
+    ptx_wgmma_s8s8(acc[2], l, lo);
+    ptx_wgmma_s8s8(acc[1], l, hi);
+    ptx_wgmma_commit();
+}
+#else
+/* Two columns at a time: the two products of a middle sum are never neighbours. */
+template <int COLUMNS>
+__device__ __forceinline__ void exl3_gemm_products(exl3_gemm_sums<COLUMNS> &acc, uint32_t operand,
+    const uint32_t (&h)[4], const uint32_t (&l)[4]) {
+    const int lane = threadIdx.x & 31;
+    const uint32_t at = operand + (lane >> 3) * EXL3_GEMM_RUN<COLUMNS> + (lane & 7) * 16;
+#pragma unroll
+    for (int q = 0; q < COLUMNS; q += 2) {
+        uint32_t b[4], c[4]; /* hi, hi of the next slice, lo, lo */
+        ptx_load_matrix_4(at + q * 128, b);
+        ptx_load_matrix_4(at + q * 128 + 128, c);
+        ptx_mma_s8s8(acc[1][q], h[0], h[1], h[2], h[3], b[2], b[3]);
+        ptx_mma_s8s8(acc[1][q + 1], h[0], h[1], h[2], h[3], c[2], c[3]);
+        ptx_mma_s8s8(acc[0][q], h[0], h[1], h[2], h[3], b[0], b[1]);
+        ptx_mma_s8s8(acc[0][q + 1], h[0], h[1], h[2], h[3], c[0], c[1]);
+        ptx_mma_s8s8(acc[2][q], l[0], l[1], l[2], l[3], b[2], b[3]);
+        ptx_mma_s8s8(acc[2][q + 1], l[0], l[1], l[2], l[3], c[2], c[3]);
+        ptx_mma_s8s8(acc[1][q], l[0], l[1], l[2], l[3], b[0], b[1]);
+        ptx_mma_s8s8(acc[1][q + 1], l[0], l[1], l[2], l[3], c[0], c[1]);
+    }
+}
+#endif
+
+/* Filling of the ring; lanes of one warp, each a run. */
 struct exl3_gemm_feed {
-    const char *words[2], *operand; /* two strips; rows of the tile */
-    uint32_t word_bytes, operand_bytes, operand_stride, slot_stride;
+    const char *words, *operand; /* first of two strips; rows of the tile */
+    size_t strip_bytes;
+    uint32_t word_bytes, run_bytes, run_stride, slot_run;
 
     __device__ void fetch(uint32_t to, uint32_t barrier, int stage) const {
-        ptx_barrier_expect(barrier, 2 * word_bytes + 2 * operand_bytes);
-        ptx_bulk_copy(to, words[0] + (size_t)stage * word_bytes, word_bytes, barrier);
-        ptx_bulk_copy(to + word_bytes, words[1] + (size_t)stage * word_bytes, word_bytes, barrier);
-        const char *from = operand + (size_t)stage * 2 * operand_stride;
-        const uint32_t rows_at = to + 2 * word_bytes;
-        ptx_bulk_copy(rows_at, from, operand_bytes, barrier);
-        ptx_bulk_copy(rows_at + slot_stride, from + operand_stride, operand_bytes, barrier);
+        const int lane = threadIdx.x & 31;
+        if (lane == 0) ptx_barrier_expect(barrier, 2 * word_bytes + 8 * run_bytes);
+        if (lane < 2)
+            ptx_bulk_copy(to + lane * word_bytes,
+                words + lane * strip_bytes + (size_t)stage * word_bytes, word_bytes, barrier);
+        if (lane < 8)
+            ptx_bulk_copy(to + 2 * word_bytes + lane * slot_run,
+                operand + ((size_t)stage * 8 + lane) * run_stride, run_bytes, barrier);
     }
 };
 
+/* Stages of 64 inputs. Batches of products go in turn through two sets of digits; one may be under
+ * way while the next is decoded. A slot is filled again a stage later, when nothing reads it. */
 template <int K, int COLUMNS>
 __device__ __forceinline__ void exl3_gemm_loop(exl3_gemm_sums<COLUMNS> &acc,
     const exl3_gpu_job &job, const exl3_gemm_feed &feed, uint32_t ring, uint32_t barriers,
-    int2 rows_bytes, const exl3_powers &powers) {
+    uint32_t stage_bytes, const exl3_powers &powers) {
     const int n_stages = job.matrix.in / 64, k2 = job.matrix.k2, strip = threadIdx.x >> 7;
-    const int n_rows = rows_bytes.x, stage_bytes = rows_bytes.y;
+    uint32_t h[2][4], l[2][4];
 #pragma unroll 1
     for (int i = 0; i < n_stages; i++) {
-        const int slot = i % EXL3_GEMM_STAGES;
-        const uint32_t at = ring + slot * stage_bytes, barrier = barriers + 8 * slot;
-        ptx_barrier_wait(barrier, (i / EXL3_GEMM_STAGES) & 1);
-        exl3_gemm_stage<K, COLUMNS>(
-            acc, at + strip * feed.word_bytes, at + 2 * feed.word_bytes, n_rows, k2, powers);
-        __syncthreads();
-        if (threadIdx.x == 0 && i + EXL3_GEMM_STAGES < n_stages)
-            feed.fetch(at, barrier, i + EXL3_GEMM_STAGES);
+        const int slot = i % EXL3_GEMM_STAGES, old = (i + EXL3_GEMM_STAGES - 1) % EXL3_GEMM_STAGES;
+        const uint32_t at = ring + slot * stage_bytes, words = at + strip * feed.word_bytes;
+        const uint32_t operand = at + 2 * feed.word_bytes;
+        ptx_barrier_wait(barriers + 8 * slot, (i / EXL3_GEMM_STAGES) & 1);
+        exl3_gemm_decode<K>(words, k2, powers, h[0], l[0]);
+        exl3_gemm_products<COLUMNS>(acc, operand, h[0], l[0]);
+#ifdef PTX_HAS_WGMMA
+        ptx_wgmma_wait<1>();
+#endif
+        __syncthreads(); /* the stage before this one was read by all */
+        if (threadIdx.x < 32 && i > 0 && i - 1 + EXL3_GEMM_STAGES < n_stages)
+            feed.fetch(ring + old * stage_bytes, barriers + 8 * old, i - 1 + EXL3_GEMM_STAGES);
+        exl3_gemm_decode<K>(words + 128 * k2, k2, powers, h[1], l[1]);
+        exl3_gemm_products<COLUMNS>(acc, operand + 4 * EXL3_GEMM_RUN<COLUMNS>, h[1], l[1]);
+#ifdef PTX_HAS_WGMMA
+        ptx_wgmma_wait<1>();
+#endif
     }
+#ifdef PTX_HAS_WGMMA
+    ptx_wgmma_wait<0>();
+#endif
+    __syncthreads();
 }
 
 /* Sums of this warp to floats in the block's output [row][128]. */
@@ -217,26 +257,28 @@ __global__ void __launch_bounds__(EXL3_GEMM_WARPS * 32, COLUMNS > 4 ? 1 : 2)
     const int k2 = job.matrix.k2, block = blockIdx.x;
     exl3_gemm_feed feed;
     feed.word_bytes = 4 * 64 * k2;
-    feed.operand_bytes = (n_rows + 7) / 8 * 8 * 64;
-    feed.operand_stride = (uint32_t)job.row_cap * 64;
-    feed.slot_stride = COLUMNS * 512;
-    feed.words[0] = (const char *)job.matrix.words + (size_t)(2 * block) * (in / 16) * 64 * k2;
-    feed.words[1] = feed.words[0] + (size_t)(in / 16) * 64 * k2;
-    feed.operand = (const char *)job.operand + (size_t)row0 * 64;
+    feed.run_bytes = (n_rows + 7) / 8 * 128;
+    feed.run_stride = (uint32_t)job.row_cap * 16;
+    feed.slot_run = EXL3_GEMM_RUN<COLUMNS>;
+    feed.strip_bytes = (size_t)(in / 16) * 64 * k2;
+    feed.words = (const char *)job.matrix.words + (size_t)(2 * block) * feed.strip_bytes;
+    feed.operand = (const char *)job.operand + (size_t)row0 * 16;
     const uint32_t ring = ptx_shared(shared), first_barrier = ptx_shared(barriers);
     if (threadIdx.x == 0) {
         for (int i = 0; i < EXL3_GEMM_STAGES; i++)
             ptx_barrier_init(first_barrier + 8 * i, 1);
         ptx_barrier_init_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
         for (int i = 0; i < min(EXL3_GEMM_STAGES, in / 64); i++)
             feed.fetch(ring + i * p.stage_bytes, first_barrier + 8 * i, i);
     }
-    __syncthreads();
     exl3_gemm_sums<COLUMNS> acc;
 #pragma unroll
     for (int i = 0; i < 12 * COLUMNS; i++)
         (&acc[0][0][0])[i] = 0;
-    const int2 sizes = make_int2(n_rows, p.stage_bytes);
+    const uint32_t sizes = (uint32_t)p.stage_bytes;
     switch (k2) {
     case 4:
         exl3_gemm_loop<2, COLUMNS>(acc, job, feed, ring, first_barrier, sizes, p.powers);

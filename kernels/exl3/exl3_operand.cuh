@@ -11,7 +11,8 @@ __device__ __forceinline__ float4 exl3_half4_value(uint2 u) {
     return make_float4(a.x, a.y, b.x, b.y);
 }
 
-/* exl3_put_operand for gemm: [in/32][row_cap][4 lanes][hi, hi of the next slice, lo, lo]. */
+/* exl3_put_operand for gemm: [in/32][hi, lo][slice][row_cap][16 bytes], so that 8 rows of a slice are a
+ * block of 128 bytes as tensor cores read it; the inputs of a slice stand in the order of the windows. */
 __device__ __forceinline__ int exl3_put_gemm_operand(
     uint32_t *operand, int row_cap, int row, int at, float4 v, float inv) {
     const float f[4] = {v.x, v.y, v.z, v.w};
@@ -24,12 +25,13 @@ __device__ __forceinline__ int exl3_put_gemm_operand(
         sum += a;
     }
     const int slice = (at >> 4) & 1, q = (at >> 2) & 3, t = 2 * (q & 1);
-    unsigned short *o = (unsigned short *)operand + ((size_t)(at >> 5) * row_cap + row) * 32 +
-                        t * 8 + slice * 2 + (q >> 1);
+    unsigned short *o = (unsigned short *)operand +
+                        (((size_t)(at >> 5) * 4 + slice) * row_cap + row) * 8 + t * 2 + (q >> 1);
     o[0] = (unsigned short)((hi[0] & 255) | (hi[1] & 255) << 8);
-    o[8] = (unsigned short)((hi[2] & 255) | (hi[3] & 255) << 8);
-    o[4] = (unsigned short)((lo[0] & 255) | (lo[1] & 255) << 8);
-    o[12] = (unsigned short)((lo[2] & 255) | (lo[3] & 255) << 8);
+    o[2] = (unsigned short)((hi[2] & 255) | (hi[3] & 255) << 8);
+    o += (size_t)16 * row_cap;
+    o[0] = (unsigned short)((lo[0] & 255) | (lo[1] & 255) << 8);
+    o[2] = (unsigned short)((lo[2] & 255) | (lo[3] & 255) << 8);
     return sum;
 }
 

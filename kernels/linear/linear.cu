@@ -65,6 +65,28 @@ int linear_cuda_packed_new(kernel_context *k, const exl3_matrix *m, const void *
     return OK;
 }
 
+int linear_cuda_packed_view(
+    kernel_context *k, const exl3_image *image, const void *bytes, const void **out, err *e) {
+    (void)k;
+    *out = NULL;
+    if (image->layout != EXL3_LAYOUT_GPU || !exl3_image_ok(image))
+        return err_set(e, ERR_UNSUPPORTED,
+            "a matrix of %d x %d in layout %s, which the GPU engine cannot use", image->in,
+            image->out, exl3_layout_name(image->layout));
+    const exl3_image_parts at = exl3_image_layout(image);
+    const char *base = (const char *)bytes;
+    packed_matrix *p = (packed_matrix *)mem_alloc(sizeof(*p));
+    p->m.words = (const uint32_t *)(base + at.weights);
+    p->m.suh = (const uint16_t *)(base + at.suh);
+    p->m.svh = (const uint16_t *)(base + at.svh);
+    p->m.bias = image->has_bias ? (const uint16_t *)(base + at.bias) : NULL;
+    p->m.in = image->in;
+    p->m.out = image->out;
+    p->m.k2 = image->k2;
+    *out = p;
+    return OK;
+}
+
 const void *linear_cuda_packed_of(const exl3_gpu_matrix *m) {
     packed_matrix *p = (packed_matrix *)mem_alloc(sizeof(*p));
     p->m = *m;

@@ -16,7 +16,7 @@ struct mhc_streams_params {
     const float *pre;             /* collapse */
     float *raw;                   /* [n][d]; NULL: no collapse */
     const float *fn;              /* mix */
-    float *dots;                  /* [n][n_mix + 1][n_slices]; NULL: no mix */
+    float *dots;                  /* [n][n_slices][n_mix + 1]; NULL: no mix */
 };
 
 /* Slices of streams of width d. */

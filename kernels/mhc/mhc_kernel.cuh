@@ -39,17 +39,17 @@ __device__ __forceinline__ float mhc_dot4(float4 a, float4 b, float sum) {
 
 /* Dots of the block's channels u [S][64] of one row. */
 __device__ __forceinline__ void mhc_fast_dots(
-    const mhc_streams_params &p, const mhc_fast_matrix &m, const float *u, float *dots) {
+    const mhc_fast_matrix &m, const float *u, float *dots) {
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const float4 a = *(const float4 *)(u + lane * 4), b = *(const float4 *)(u + 128 + lane * 4);
 #pragma unroll
     for (int q = 0; q < MHC_FAST_OUTPUTS; q++) {
         const float sum = warp_sum(mhc_dot4(m.w[q][1], b, mhc_dot4(m.w[q][0], a, 0.f)));
-        if (lane == 0) dots[(warp * MHC_FAST_OUTPUTS + q) * p.n_slices] = sum;
+        if (lane == 0) dots[warp * MHC_FAST_OUTPUTS + q] = sum;
     }
     if (warp != MHC_WARPS - 1) return;
     const float sum = warp_sum(mhc_dot4(b, b, mhc_dot4(a, a, 0.f)));
-    if (lane == 0) dots[MHC_WARPS * MHC_FAST_OUTPUTS * p.n_slices] = sum;
+    if (lane == 0) dots[MHC_WARPS * MHC_FAST_OUTPUTS] = sum;
 }
 
 /* The same for any number of streams and width of the last slice. */
@@ -66,7 +66,7 @@ __device__ __forceinline__ void mhc_any_dots(
             sum = fmaf(w, u[e], sum);
         }
         sum = warp_sum(sum);
-        if (lane == 0) dots[f * p.n_slices] = sum;
+        if (lane == 0) dots[f] = sum;
     }
 }
 
@@ -136,6 +136,7 @@ template <bool IS_FAST, int ROWS>
 __global__ void __launch_bounds__(MHC_THREADS)
     mhc_streams_kernel(const __grid_constant__ mhc_streams_params p) {
     __shared__ __align__(16) float u[ROWS][MHC_MAX_STREAMS * MHC_SLICE];
+    __shared__ float sums[ROWS][MHC_MAX_MIX + 1];
     const int c0 = blockIdx.x * MHC_SLICE, first = blockIdx.y * p.rows_of_block;
     const int n_dots = p.n_streams * (2 + p.n_streams) + 1;
     const int end = min(first + p.rows_of_block, p.n_rows);
@@ -149,11 +150,15 @@ __global__ void __launch_bounds__(MHC_THREADS)
         for (int i = threadIdx.x / MHC_SLICE; i < n && p.raw != nullptr;
              i += MHC_THREADS / MHC_SLICE)
             mhc_collapse_row(p, i0 + i, mhc_row(p, i0 + i), c0, u[i]);
-        for (int i = 0; i < n && p.dots != nullptr; i++) {
-            float *dots = p.dots + (size_t)(i0 + i) * n_dots * p.n_slices + blockIdx.x;
-            if constexpr (IS_FAST) mhc_fast_dots(p, m, u[i], dots);
-            if constexpr (!IS_FAST) mhc_any_dots(p, c0, u[i], dots);
+        if (p.dots == nullptr) continue;
+        for (int i = 0; i < n; i++) {
+            if constexpr (IS_FAST) mhc_fast_dots(m, u[i], sums[i]);
+            if constexpr (!IS_FAST) mhc_any_dots(p, c0, u[i], sums[i]);
         }
+        __syncthreads();
+        for (int e = threadIdx.x; e < n * n_dots; e += MHC_THREADS)
+            p.dots[((size_t)(i0 + e / n_dots) * p.n_slices + blockIdx.x) * n_dots + e % n_dots] =
+                sums[e / n_dots][e % n_dots];
     }
 }
 

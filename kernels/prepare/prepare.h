@@ -55,7 +55,7 @@ typedef struct prepare_args {
     prepare_operand operands[PREPARE_MAX_OPERANDS];
     int32_t n_tasks, n_operands, is_bf16;
     int32_t n_slices;  /* mix */
-    const float *dots; /* mix: [rows][n_mix + 1][n_slices] */
+    const float *dots; /* mix: [rows][n_slices][n_mix + 1] */
     mhc_mix_args mix;
     attn_parts attn;
     kv_ring_write_args ring;

@@ -248,10 +248,10 @@ __device__ __forceinline__ void prepare_mix(const prepare_args &p, prepare_share
     const int n_mix = p.mix.n_streams * (2 + p.mix.n_streams);
     ptx_wait_for_previous();
     for (int f = warp; f <= n_mix; f += PREPARE_WARPS) {
-        const float *at = p.dots + ((size_t)r * (n_mix + 1) + f) * p.n_slices;
+        const float *at = p.dots + (size_t)r * p.n_slices * (n_mix + 1) + f;
         float sum = 0.f;
         for (int s = lane; s < p.n_slices; s += 32)
-            sum += __ldcg(at + s);
+            sum += __ldcg(at + s * (n_mix + 1));
         sum = warp_sum(sum);
         if (lane == 0) sh.mix[f] = sum;
     }

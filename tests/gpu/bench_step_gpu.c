@@ -142,7 +142,7 @@ static void bench_prefill(int n_chunks, const char *title) {
 static void bench_draft(void) {
     double ms[REPEATS];
     err e = ERR_INIT;
-    draft_request r = {0, 5};
+    draft_request r = {.slot = 0, .token = 5};
     draft_result out;
     for (int i = -3; i < REPEATS; i++) {
         uint64_t start = clock_mono_ns();

@@ -8,8 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/file.h"
 #include "engine/base/mem.h"
 #include "engine/model/model.h"
+#include "engine/model/rank_pack.h"
 #include "tests/gpu/gpu_backend.h"
 #include "tests/harness/model_probe.h"
 #include "tests/harness/vectors.h"
@@ -17,7 +19,7 @@
 enum { PROMPT = 75, DECODED = 8, VERIFY = 5, CONTEXT = 256 };
 
 typedef struct whole_run {
-    const char *backend;
+    const char *backend, *pack;
     int chunk; /* rows of a prompt step */
     bool has_tap, has_exact_kv;
     int n_vocab, n_rows;
@@ -43,6 +45,7 @@ static void keep(whole_run *r, const float *rows, int n) {
 static void run(whole_run *r) {
     model_options o = {.dir = "templates/demo-model",
         .backend = r->backend,
+        .pack = r->pack,
         .n_threads = 2,
         .max_rows = 128,
         .max_context = CONTEXT,
@@ -107,6 +110,27 @@ static void check_near(vectors *v, const char *what, const whole_run *a, const w
     }
 }
 
+/* A rank pack in the order of the GPU's kernels, used where it was read to. */
+static void check_pack(vectors *v, const whole_run *plain) {
+    char dir[] = "/tmp/tandem-pack-XXXXXX";
+    whole_run packed = {.backend = "cuda", .chunk = 75, .pack = dir};
+    pack_make_progress progress;
+    err e = ERR_INIT;
+    CHECK(mkdtemp(dir) != NULL);
+    rank_pack_options o = {.model_dir = "templates/demo-model",
+        .out_dir = dir,
+        .world = 1,
+        .layout = EXL3_LAYOUT_GPU,
+        .build = "test"};
+    if (rank_pack_make(&o, NULL, &progress, &e) == OK) {
+        run(&packed);
+        check_bits(v, "from a rank pack", &packed, plain);
+    } else {
+        vectors_fail(v, "rank pack", "made", e.msg);
+    }
+    (void)dir_remove_all(dir, &e);
+}
+
 int main(void) {
     static whole_run cpu = {.backend = "cpu", .chunk = 32, .has_exact_kv = true};
     static whole_run exact = {.backend = "cuda", .chunk = 75, .has_exact_kv = true};
@@ -123,6 +147,7 @@ int main(void) {
     check_near(&v, "GPU against CPU", &exact, &cpu);
     check_bits(&v, "chunks of 7 and of 75", &small, &plain);
     check_bits(&v, "with and without a tap", &tapped, &plain);
+    check_pack(&v, &plain);
     if (n_tapped == 0) vectors_fail(&v, "tap", "values", "none");
     return vectors_end(&v);
 }
