@@ -242,7 +242,18 @@ CHECK_RUN(check_v6) {
     for (int k = 0; k < 2; k++) {
         const char *own[] = {c->engine, "--version", NULL};
         bool is_own = k == 0 && c->engine != NULL && !node_access_is_fixture(c->node[k]);
-        if (check_tool_line(c, k, is_own ? own : node, build[k], sizeof build[k], NULL) != OK) {
+        /* On the worker a start puts the engine into the data folder. */
+        buf placed = BUF_INIT;
+        const char *data = settings_get(c->settings, "WORKER_DATA");
+        const char *there[] = {NULL, "--version", NULL};
+        if (k == 1 && data[0] != '\0') buf_printf(&placed, "%s/.tandem/bin/tandemd", data);
+        there[0] = buf_cstr(&placed);
+        bool is_placed = placed.len > 0 && !node_access_is_fixture(c->node[k]) &&
+                         node_exists(c->node[k], there[0]);
+        const char *const *argv = is_own ? own : is_placed ? there : node;
+        int rc = check_tool_line(c, k, argv, build[k], sizeof build[k], NULL);
+        buf_release(&placed);
+        if (rc != OK) {
             build[k][0] = '\0';
         }
     }

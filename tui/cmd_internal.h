@@ -61,6 +61,7 @@ int cmd_logs(const cmd_args *a);
 int cmd_bench(const cmd_args *a);
 int cmd_verify(const cmd_args *a);
 int cmd_watch(const cmd_args *a);
+int cmd_doctor(const cmd_args *a);
 int cmd_service_install(const cmd_args *a);
 int cmd_service_remove(const cmd_args *a);
 int cmd_service_show(const cmd_args *a);

@@ -86,6 +86,18 @@ static const cmd_option STOP_OPTIONS[] = {
     END_OPTION,
 };
 
+#define ROOT_OPTIONS                                                                               \
+    {"head-root", 0, "DIR", "look at a stored tree in place of the head", COMPLETE_DIR}, {         \
+        "worker-root", 0, "DIR", "look at a stored tree in place of the worker", COMPLETE_DIR      \
+    }
+
+static const cmd_option DOCTOR_OPTIONS[] = {
+    {"terminal", 0, NULL, "what this terminal can do: locale, widths, colours", COMPLETE_NONE},
+    ROOT_OPTIONS,
+    JSON_OPTION,
+    END_OPTION,
+};
+
 static const cmd_option WATCH_OPTIONS[] = {
     {"boot", 0, NULL, "start the pair after a boot, if it was serving before", COMPLETE_NONE},
     {"dry-run", 0, NULL, "only say what would be done", COMPLETE_NONE},
@@ -108,11 +120,6 @@ static const cmd_option VERIFY_OPTIONS[] = {
     JSON_OPTION,
     END_OPTION,
 };
-
-#define ROOT_OPTIONS                                                                               \
-    {"head-root", 0, "DIR", "look at a stored tree in place of the head", COMPLETE_DIR}, {         \
-        "worker-root", 0, "DIR", "look at a stored tree in place of the worker", COMPLETE_DIR      \
-    }
 
 static const cmd_option SETUP_OPTIONS[] = {
     {"check", 0, NULL, "look at every step and change nothing", COMPLETE_NONE},
@@ -379,6 +386,11 @@ static const cmd_entry ENTRIES[] = {
     {"stop", NULL, "", 0, 0, "stop the engine; running replies are finished first", NULL,
         STOP_OPTIONS, COMPLETE_NONE, cmd_stop},
     {"restart", NULL, "", 0, 0, "stop and start", NULL, START_OPTIONS, COMPLETE_NONE, cmd_restart},
+    {"doctor", NULL, "", 0, 0, "from what is wrong to why, and what to do; changes nothing",
+        "Looks at the pair, runs every check that makes no load on both machines, reads the ends of "
+        "the logs, and names the causes that fit, most certain first, with what was seen. Exit code "
+        "0: nothing found, 10: warnings, 20: something is wrong, 40: the worker cannot be reached.",
+        DOCTOR_OPTIONS, COMPLETE_NONE, cmd_doctor},
     {"watch", NULL, "", 0, 0, "one look of the watchdog at the pair; heals within a budget",
         "A look is bad when a rank ended, the engine is not ready outside a start, or requests do not "
         "move. Three bad looks are one new start, at most one in 30 minutes; a rank that ended by "

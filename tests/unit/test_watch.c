@@ -26,10 +26,8 @@ static char why[400];
 
 /* A pair that has been serving for a day. */
 static watch_facts healthy(void) {
-    return (watch_facts){.now_ms = NOW,
-        .state = PAIR_READY,
-        .does_answer = true,
-        .ready_ms = NOW - 24 * HOUR};
+    return (watch_facts){
+        .now_ms = NOW, .state = PAIR_READY, .does_answer = true, .ready_ms = NOW - 24 * HOUR};
 }
 
 static watch_facts dead(void) {
