@@ -7,6 +7,7 @@
 #include "engine/api/keys.h"
 #include "engine/base/file.h"
 #include "engine/base/str.h"
+#include "setup/engine_args.h"
 #include "setup/paths.h"
 #include "tui/cmd_internal.h"
 
@@ -16,8 +17,11 @@ int cmd_key_file(const cmd_args *a, buf *out, err *e) {
     const char *given = cmd_value(a, "keys");
     buf_reset(out);
     if (given != NULL) return buf_puts(out, given);
-    int rc = paths_config(out, e);
-    return rc == OK ? buf_puts(out, "/api-keys") : rc;
+    settings *s = settings_new();
+    int rc = settings_load(s, e);
+    if (rc == OK) rc = engine_args_key_file(s, out, e);
+    settings_free(s);
+    return rc;
 }
 
 /* ---- keys ---- */

@@ -113,7 +113,10 @@ static const cmd_option SERVICE_OPTIONS[] = {
 };
 
 static const cmd_option VERIFY_OPTIONS[] = {
-    {"level", 0, "N", "1 (six requests) or 2 (more, about two minutes)", COMPLETE_NONE},
+    {"level", 0, "N", "1 (six requests), 2 (about two minutes) or 3 (quality, whole window, soak)",
+        COMPLETE_NONE},
+    {"soak", 0, "MINUTES", "level 3: length of the soak (default 60); 0 leaves it out",
+        COMPLETE_NONE},
     {"url", 0, "URL", "another endpoint than the engine here, such as http://127.0.0.1:8888",
         COMPLETE_NONE},
     {"key-file", 0, "FILE", "file that holds the key of the endpoint", COMPLETE_FILE},
@@ -328,6 +331,11 @@ static const cmd_option LOGS_OPTIONS[] = {
     {"lines", 'n', "N", "only the last N lines (default 100)", COMPLETE_NONE},
     {"level", 'l', "LEVEL", "error, warn, info or debug and worse", COMPLETE_LEVEL},
     {"grep", 'g', "RE", "only lines that match an extended regular expression", COMPLETE_NONE},
+    {"since", 0, "TIME", "only lines since a time (UTC) or for so long: 10m, 2h, 1d",
+        COMPLETE_NONE},
+    {"node", 0, "NODE", "pair: only head or worker", COMPLETE_NODE},
+    {"local", 0, NULL, "the engine of this machine alone, also when a pair is set up",
+        COMPLETE_NONE},
     JSON_OPTION,
     END_OPTION,
 };
@@ -521,7 +529,10 @@ static const cmd_entry ENTRIES[] = {
         "Shows the worker's key to compare, makes an ssh key used for nothing else, asks for the "
         "worker's password once, and proves that the key alone is enough afterwards.",
         TRUST_OPTIONS, COMPLETE_NONE, cmd_node_trust},
-    {"logs", NULL, "", 0, 0, "log of the engine", NULL, LOGS_OPTIONS, COMPLETE_NONE, cmd_logs},
+    {"logs", NULL, "", 0, 0, "log of the engine, of both machines of a pair merged by time",
+        "Of the newest start on each machine: the rank and its keeper. A machine that cannot be "
+        "reached is left out and named. At most 1 MiB of each log is read.",
+        LOGS_OPTIONS, COMPLETE_NONE, cmd_logs},
     {"bench", NULL, "PROTOCOL...", 1, 3, "measure decode, prefill or first through the engine",
         "Everything goes over the engine's socket as a chat client would. decode: the rate of one "
         "stream, (tokens - 1) / (last - first text). prefill: prompt tokens computed per second, "

@@ -13,6 +13,7 @@
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/base/str.h"
+#include "setup/engine_args.h"
 #include "setup/paths.h"
 #include "setup/settings.h"
 #include "tui/launch_process.h"
@@ -74,6 +75,7 @@ static void read_state(launch *l, const char *text, size_t len) {
     str_copy(l->report.state, sizeof l->report.state, state != NULL ? state : "unknown");
     if (id != NULL) str_copy(l->report.model_id, sizeof l->report.model_id, id);
     l->report.is_demo = json_is_true(json_get(model, "demo"));
+    if (l->process.pid == 0) l->report.was_running = true;
     if (str_eq(state, "ready")) {
         end_with(l, LAUNCH_READY);
     } else if (str_eq(state, "failed")) {
@@ -237,10 +239,7 @@ static void handle_probe(launch *l) {
     l->next_probe_ms = clock_mono_ms() + (uint64_t)l->probe_ms;
     l->probe_ms = l->probe_ms * 2 < PROBE_MAX_MS ? l->probe_ms * 2 : PROBE_MAX_MS;
     int code = l->probe_error.code;
-    if (code == OK) {
-        if (l->process.pid == 0) l->report.was_running = true;
-        return;
-    }
+    if (code == OK) return;
     if (code == ERR_NOT_FOUND) {
         nothing_there(l);
         return;
@@ -326,43 +325,20 @@ static int fill_paths(launch *l, const launch_options *o, err *e) {
     return rc;
 }
 
-static void add_arg(launch *l, const char *name, const char *value) {
-    l->args[l->n_args++] = mem_strdup(name);
+static void take_arg(void *ctx, const char *option, const char *value) {
+    launch *l = ctx;
+    l->args = mem_realloc(l->args, (size_t)(l->n_args + 2) * sizeof *l->args);
+    l->args[l->n_args++] = mem_strdup(option);
     if (value != NULL) l->args[l->n_args++] = mem_strdup(value);
 }
 
-/* Settings the owner made become options; for the others the daemon's own defaults hold, which know
- * the model. */
 static void fill_args(launch *l, const launch_options *o, const settings *s) {
-    static const struct {
-        const char *key, *option;
-    } passed[] = {{"CONTEXT", "--context"}, {"PARALLEL", "--slots"}, {"QUEUE_MAX", "--queue"},
-        {"THINKING", "--thinking"}, {"STOP_TIMEOUT", "--drain"}, {"TEMPERATURE", "--temperature"},
-        {"TOP_P", "--top-p"}};
-    enum { N_PASSED = sizeof passed / sizeof passed[0] };
-    int n_extra = 0;
-    while (o->extra_args != NULL && o->extra_args[n_extra] != NULL)
-        n_extra++;
-    l->args = mem_array((size_t)n_extra + 2 * N_PASSED + 4, sizeof *l->args);
-    const char *model = o->model_dir != NULL ? o->model_dir : settings_get(s, "MODEL_DIR");
-    if (model[0] != '\0') {
-        /* The daemon's folder is another one. */
-        char *full = realpath(model, NULL);
-        add_arg(l, "--model", full != NULL ? full : model);
-        free(full);
-    }
-    for (size_t i = 0; i < N_PASSED; i++) {
-        bool is_own = settings_origin(s, passed[i].key) != SETTING_BUILTIN;
-        if (is_own) add_arg(l, passed[i].option, settings_get(s, passed[i].key));
-    }
-    if (settings_is_on(s, "API")) {
-        buf address = BUF_INIT;
-        buf_printf(&address, "%s:%s", settings_get(s, "API_BIND"), settings_get(s, "API_PORT"));
-        add_arg(l, "--listen", buf_cstr(&address));
-        buf_release(&address);
-    }
-    for (int i = 0; i < n_extra; i++)
-        add_arg(l, o->extra_args[i], NULL);
+    const engine_args_sink sink = {.add = take_arg, .ctx = l};
+    engine_args_put_model(s, o->model_dir, &sink);
+    engine_args_put(s, &sink);
+    engine_args_put_endpoint(s, &sink);
+    for (int i = 0; o->extra_args != NULL && o->extra_args[i] != NULL; i++)
+        take_arg(l, o->extra_args[i], NULL);
 }
 
 int launch_open(const launch_options *o, launch **out, err *e) {

@@ -32,7 +32,7 @@ unset TANDEM_SOCKET ACCESSIBLE NO_COLOR
 mkdir -p "$XDG_CONFIG_HOME" "$XDG_STATE_HOME" "$XDG_RUNTIME_DIR" "$HOME"
 
 engine_pid() {
-    "$tandem" status --json 2>/dev/null | grep -o '"pid":[0-9]*' | grep -o '[0-9]*'
+    "$tandem" status --json 2>/dev/null | grep -o '"pid":[0-9]*' | grep -o '[0-9]*' | head -n 1
 }
 
 finish() {
