@@ -282,10 +282,17 @@ static int read_choice_word(
     return OK;
 }
 
+static bool has_own_tool(const json *tools) {
+    JSON_EACH(tool, tools) {
+        if (!is_foreign_tool(tool)) return true;
+    }
+    return false;
+}
+
 static int read_tool_choice(
     const json *choice, const char *field, bool *is_none, gen_params *p, api_error *e) {
     const char *word = json_str(choice);
-    bool has_tools = json_count(p->tools) > 0;
+    bool has_tools = has_own_tool(p->tools);
     int rc = OK;
     *is_none = false;
     if (choice != NULL && word == NULL && !json_is_object(choice)) {

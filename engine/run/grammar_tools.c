@@ -209,6 +209,12 @@ static int read_tools(tools_job *j, tool_entry *entries) {
     size_t i = 0;
     JSON_EACH(tool, j->o->tools) {
         const json *function = json_get(tool, "function");
+        const char *type = json_str(json_get(tool, "type"));
+        bool is_foreign = type != NULL && strcmp(type, "function") != 0 && function == NULL;
+        if (is_foreign) { /* another vendor's built-in tool; it is not in the prompt either */
+            i++;
+            continue;
+        }
         buf name = BUF_INIT;
         int rc = printed_name(tool, function != NULL ? function : tool, &name);
         const char *plain = json_str(json_get(function != NULL ? function : tool, "name"));

@@ -198,7 +198,11 @@ static int read_tools(reader *r) {
             return refuse_param(r->e, param, "every definition must be an object");
         }
     }
-    if (json_count(tools) > 0 && !str_eq(json_str(choice), "none")) r->tools = tools;
+    bool has_any = false;
+    JSON_EACH(tool, tools) {
+        has_any |= tool_is_definition(tool);
+    }
+    if (has_any && !str_eq(json_str(choice), "none")) r->tools = tools;
     return OK;
 }
 

@@ -97,6 +97,8 @@ int conversation_render(const conversation *c, chat_prompt *out, err *e);
 
 /* Calls of a message and the tool block (chat_tools.c). */
 int render_calls(chat_prompt *out, const conversation *c, const chat_source *s, err *e);
+/* False for built-in tools of other vendors: another type, and no definition to print. */
+bool tool_is_definition(const json *tool);
 int render_tools(chat_prompt *out, const chat_source *s, err *e);
 
 /* Appends a literal of the template, or untrusted text from the JSON tree. */

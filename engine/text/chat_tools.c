@@ -142,11 +142,9 @@ static int tool_text(const json *tool, const char *path, buf *out, err *e) {
     return rc;
 }
 
-/* Built-in tools of other vendors have another type and no definition that could be printed. */
-static bool is_printed(const chat_source *s, const json *tool) {
+bool tool_is_definition(const json *tool) {
     const char *type = json_str(json_get(tool, "type"));
-    return !s->flat_tools || type == NULL || strcmp(type, "function") == 0 ||
-           json_get(tool, "function") != NULL;
+    return type == NULL || strcmp(type, "function") == 0 || json_get(tool, "function") != NULL;
 }
 
 int render_tools(chat_prompt *out, const chat_source *s, err *e) {
@@ -159,7 +157,7 @@ int render_tools(chat_prompt *out, const chat_source *s, err *e) {
         buf_reset(&text);
         buf_reset(&path);
         rc = buf_printf(&path, "tools[%zu]", i++);
-        if (!is_printed(s, tool)) continue;
+        if (s->flat_tools && !tool_is_definition(tool)) continue;
         if (rc == OK) rc = tool_text(tool, buf_cstr(&path), &text, e);
         if (rc == OK && has_one) rc = prompt_template(out, "\n");
         if (rc == OK) rc = prompt_bytes(out, false, text.data, text.len);
