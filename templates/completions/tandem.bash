@@ -23,6 +23,7 @@ _tandem() {
     --threads) :; return ;;
     --pause) :; return ;;
     --level) :; return ;;
+    --soak) :; return ;;
     --url) :; return ;;
     --key-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     --output) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -57,6 +58,7 @@ _tandem() {
     --from) :; return ;;
     --lines) :; return ;;
     --grep) :; return ;;
+    --since) :; return ;;
     --reps) :; return ;;
     --prompt-tokens) :; return ;;
     --prompts) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -70,7 +72,7 @@ _tandem() {
   case "$noun $verb" in
     " ")
       case $cur in -*) COMPREPLY=($(compgen -W "--screen --plain --ascii --color --mouse --model --version --help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "ask chat setup undo status start stop restart watch service verify support serve api model download copy prepare sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "ask chat setup undo status start stop restart doctor watch service verify support serve api model download copy prepare sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
     "ask "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--file --session --stream --show-thinking --json --system --thinking --set --model --help --socket" -- "$cur")); return ;; esac
       : ;;
@@ -98,6 +100,9 @@ _tandem() {
     "restart "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--model --timeout --threads --local --dry-run --json --help --socket" -- "$cur")); return ;; esac
       : ;;
+    "doctor "*)
+      case $cur in -*) COMPREPLY=($(compgen -W "--terminal --head-root --worker-root --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
     "watch "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--boot --dry-run --pause --json --help --socket" -- "$cur")); return ;; esac
       : ;;
@@ -111,7 +116,7 @@ _tandem() {
       case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
       : ;;
     "verify "*)
-      case $cur in -*) COMPREPLY=($(compgen -W "--level --url --key-file --json --help --socket" -- "$cur")); return ;; esac
+      case $cur in -*) COMPREPLY=($(compgen -W "--level --soak --url --key-file --json --help --socket" -- "$cur")); return ;; esac
       : ;;
     "support "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--output --print --yes --json --help --socket" -- "$cur")); return ;; esac
@@ -219,7 +224,7 @@ _tandem() {
       case $cur in -*) COMPREPLY=($(compgen -W "--from --help --socket" -- "$cur")); return ;; esac
       : ;;
     "logs "*)
-      case $cur in -*) COMPREPLY=($(compgen -W "--follow --lines --level --grep --json --help --socket" -- "$cur")); return ;; esac
+      case $cur in -*) COMPREPLY=($(compgen -W "--follow --lines --level --grep --since --node --local --json --help --socket" -- "$cur")); return ;; esac
       : ;;
     "bench "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--reps --tokens --prompt-tokens --prompts --model --json --help --socket" -- "$cur")); return ;; esac
@@ -235,7 +240,7 @@ _tandem() {
       : ;;
     "help "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--man --help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "ask chat setup undo status start stop restart watch service verify support serve api model download copy prepare sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "ask chat setup undo status start stop restart doctor watch service verify support serve api model download copy prepare sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
     *)
       case $noun in
         undo) COMPREPLY=($(compgen -W "list apply" -- "$cur")) ;;
