@@ -20,6 +20,10 @@ __device__ __forceinline__ void ptx_barrier_init(uint32_t barrier, int n) {
 __device__ __forceinline__ void ptx_barrier_init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
+/* One arrival. */
+__device__ __forceinline__ void ptx_barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
 /* One arrival that also announces bytes to come. */
 __device__ __forceinline__ void ptx_barrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)

@@ -38,7 +38,8 @@ constexpr int exl3_gemm_stage_bytes(int k2, int rows) {
     return 2 * 4 * 64 * k2 + 2 * rows * 64;
 }
 constexpr size_t exl3_gemm_shared_bytes(int k2, int rows) {
-    const int ring = EXL3_GEMM_STAGES * exl3_gemm_stage_bytes(k2, rows);
+    /* Tensor cores may read behind the rows of the last slot's short tile. */
+    const int ring = EXL3_GEMM_STAGES * exl3_gemm_stage_bytes(k2, rows) + rows * 16;
     const int out = rows * EXL3_GEMM_PITCH * 4;
     return (size_t)(ring > out ? ring : out);
 }
@@ -57,9 +58,10 @@ __device__ __forceinline__ const exl3_gpu_job *exl3_gemm_job(const exl3_gemm_par
 }
 
 /* The operand as this kernel reads it. */
-struct exl3_put_gemm {
+template <int TILE_ROWS> struct exl3_put_gemm {
     __device__ static int put(const exl3_gpu_job &job, int row, int at, float4 v, float inv) {
-        return exl3_put_gemm_operand(job.operand, job.row_cap, row, at, v, inv);
+        const exl3_gemm_place place = {job.operand, job.row_cap, TILE_ROWS, job.matrix.in};
+        return exl3_put_gemm_operand(place, row, at, v, inv);
     }
 };
 
@@ -71,7 +73,11 @@ static __global__ void __launch_bounds__(EXL3_ROTATE_WARPS * 32)
     int row = 0;
     const exl3_gpu_job *job = exl3_gemm_job(p, row);
     if (job == nullptr || row + (int)blockIdx.x >= job->n_rows) return;
-    exl3_rotate_row<exl3_put_gemm>(*job, row + blockIdx.x, sh);
+    if (p.tile_rows == EXL3_GPU_TILE_ROWS) {
+        exl3_rotate_row<exl3_put_gemm<EXL3_GPU_TILE_ROWS>>(*job, row + blockIdx.x, sh);
+    } else {
+        exl3_rotate_row<exl3_put_gemm<EXL3_GPU_SHORT_ROWS>>(*job, row + blockIdx.x, sh);
+    }
 }
 
 /* Two digits of four weights each: low bytes and high bytes of b - 510. */
@@ -130,16 +136,13 @@ __device__ __forceinline__ void exl3_gemm_decode(
     exl3_digits(s + 4, l[3], h[3]);
 }
 
-/* Bytes between the four runs (hi, lo) x slice of a stage's 32 inputs. */
-template <int COLUMNS> constexpr uint32_t EXL3_GEMM_RUN = COLUMNS * 128;
-
+/* The four products of 32 inputs. run: bytes between (hi, lo) x slice. */
 #ifdef PTX_HAS_WGMMA
 template <int COLUMNS>
 __device__ __forceinline__ void exl3_gemm_products(exl3_gemm_sums<COLUMNS> &acc, uint32_t operand,
-    const uint32_t (&h)[4], const uint32_t (&l)[4]) {
-    constexpr uint32_t RUN = EXL3_GEMM_RUN<COLUMNS>;
-    const uint64_t hi = ptx_wgmma_matrix(operand, RUN),
-                   lo = ptx_wgmma_matrix(operand + 2 * RUN, RUN);
+    uint32_t run, const uint32_t (&h)[4], const uint32_t (&l)[4]) {
+    const uint64_t hi = ptx_wgmma_matrix(operand, run),
+                   lo = ptx_wgmma_matrix(operand + 2 * run, run);
     ptx_wgmma_fence();
     ptx_wgmma_s8s8(acc[1], h, lo);
     ptx_wgmma_s8s8(acc[0], h, hi);
@@ -151,9 +154,9 @@ __device__ __forceinline__ void exl3_gemm_products(exl3_gemm_sums<COLUMNS> &acc,
 /* Two columns at a time: the two products of a middle sum are never neighbours. */
 template <int COLUMNS>
 __device__ __forceinline__ void exl3_gemm_products(exl3_gemm_sums<COLUMNS> &acc, uint32_t operand,
-    const uint32_t (&h)[4], const uint32_t (&l)[4]) {
+    uint32_t run, const uint32_t (&h)[4], const uint32_t (&l)[4]) {
     const int lane = threadIdx.x & 31;
-    const uint32_t at = operand + (lane >> 3) * EXL3_GEMM_RUN<COLUMNS> + (lane & 7) * 16;
+    const uint32_t at = operand + (lane >> 3) * run + (lane & 7) * 16;
 #pragma unroll
     for (int q = 0; q < COLUMNS; q += 2) {
         uint32_t b[4], c[4]; /* hi, hi of the next slice, lo, lo */
@@ -171,48 +174,69 @@ __device__ __forceinline__ void exl3_gemm_products(exl3_gemm_sums<COLUMNS> &acc,
 }
 #endif
 
-/* Filling of the ring; lanes of one warp, each a run. */
+/* Filling of the ring; three lanes of one warp. */
 struct exl3_gemm_feed {
     const char *words, *operand; /* first of two strips; rows of the tile */
     size_t strip_bytes;
-    uint32_t word_bytes, run_bytes, run_stride, slot_run;
+    uint32_t word_bytes, operand_bytes;
 
     __device__ void fetch(uint32_t to, uint32_t barrier, int stage) const {
         const int lane = threadIdx.x & 31;
-        if (lane == 0) ptx_barrier_expect(barrier, 2 * word_bytes + 8 * run_bytes);
-        if (lane < 2)
-            ptx_bulk_copy(to + lane * word_bytes,
-                words + lane * strip_bytes + (size_t)stage * word_bytes, word_bytes, barrier);
-        if (lane < 8)
-            ptx_bulk_copy(to + 2 * word_bytes + lane * slot_run,
-                operand + ((size_t)stage * 8 + lane) * run_stride, run_bytes, barrier);
+        const char *from = lane < 2 ? words + lane * strip_bytes + (size_t)stage * word_bytes
+                                    : operand + (size_t)stage * operand_bytes;
+        if (lane == 0) ptx_barrier_expect(barrier, 2 * word_bytes + operand_bytes);
+        if (lane < 3)
+            ptx_bulk_copy(
+                to + lane * word_bytes, from, lane < 2 ? word_bytes : operand_bytes, barrier);
     }
 };
 
+/* The barriers of a ring: full ones, then empty ones, on which every warp arrives. */
+struct exl3_gemm_ring {
+    uint32_t slots, barriers, stage_bytes;
+    __device__ uint32_t full(int slot) const {
+        return barriers + 8 * slot;
+    }
+    __device__ uint32_t empty(int slot) const {
+        return barriers + 8 * (EXL3_GEMM_STAGES + slot);
+    }
+};
+
+/* The stage before i was read by this warp; the first warp fills its slot again when all have. */
+__device__ __forceinline__ void exl3_gemm_pass_on(
+    const exl3_gemm_feed &feed, const exl3_gemm_ring &ring, int i, int n_stages) {
+    const int slot = (i + EXL3_GEMM_STAGES - 1) % EXL3_GEMM_STAGES, next = i - 1 + EXL3_GEMM_STAGES;
+    if (i == 0 || next >= n_stages) return;
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) ptx_barrier_arrive(ring.empty(slot));
+    if (threadIdx.x >= 32) return;
+    ptx_barrier_wait(ring.empty(slot), ((i - 1) / EXL3_GEMM_STAGES) & 1);
+    feed.fetch(ring.slots + slot * ring.stage_bytes, ring.full(slot), next);
+}
+
 /* Stages of 64 inputs. Batches of products go in turn through two sets of digits; one may be under
- * way while the next is decoded. A slot is filled again a stage later, when nothing reads it. */
+ * way while the next is decoded. */
 template <int K, int COLUMNS>
 __device__ __forceinline__ void exl3_gemm_loop(exl3_gemm_sums<COLUMNS> &acc,
-    const exl3_gpu_job &job, const exl3_gemm_feed &feed, uint32_t ring, uint32_t barriers,
-    uint32_t stage_bytes, const exl3_powers &powers) {
+    const exl3_gpu_job &job, const exl3_gemm_feed &feed, const exl3_gemm_ring &ring,
+    const exl3_powers &powers) {
     const int n_stages = job.matrix.in / 64, k2 = job.matrix.k2, strip = threadIdx.x >> 7;
+    const uint32_t run = feed.operand_bytes / 8;
     uint32_t h[2][4], l[2][4];
 #pragma unroll 1
     for (int i = 0; i < n_stages; i++) {
-        const int slot = i % EXL3_GEMM_STAGES, old = (i + EXL3_GEMM_STAGES - 1) % EXL3_GEMM_STAGES;
-        const uint32_t at = ring + slot * stage_bytes, words = at + strip * feed.word_bytes;
-        const uint32_t operand = at + 2 * feed.word_bytes;
-        ptx_barrier_wait(barriers + 8 * slot, (i / EXL3_GEMM_STAGES) & 1);
+        const int slot = i % EXL3_GEMM_STAGES;
+        const uint32_t at = ring.slots + slot * ring.stage_bytes,
+                       words = at + strip * feed.word_bytes, operand = at + 2 * feed.word_bytes;
+        ptx_barrier_wait(ring.full(slot), (i / EXL3_GEMM_STAGES) & 1);
         exl3_gemm_decode<K>(words, k2, powers, h[0], l[0]);
-        exl3_gemm_products<COLUMNS>(acc, operand, h[0], l[0]);
+        exl3_gemm_products<COLUMNS>(acc, operand, run, h[0], l[0]);
 #ifdef PTX_HAS_WGMMA
         ptx_wgmma_wait<1>();
 #endif
-        __syncthreads(); /* the stage before this one was read by all */
-        if (threadIdx.x < 32 && i > 0 && i - 1 + EXL3_GEMM_STAGES < n_stages)
-            feed.fetch(ring + old * stage_bytes, barriers + 8 * old, i - 1 + EXL3_GEMM_STAGES);
+        exl3_gemm_pass_on(feed, ring, i, n_stages);
         exl3_gemm_decode<K>(words + 128 * k2, k2, powers, h[1], l[1]);
-        exl3_gemm_products<COLUMNS>(acc, operand + 4 * EXL3_GEMM_RUN<COLUMNS>, h[1], l[1]);
+        exl3_gemm_products<COLUMNS>(acc, operand + 4 * run, run, h[1], l[1]);
 #ifdef PTX_HAS_WGMMA
         ptx_wgmma_wait<1>();
 #endif
@@ -246,7 +270,7 @@ template <int COLUMNS>
 __global__ void __launch_bounds__(EXL3_GEMM_WARPS * 32, COLUMNS > 4 ? 1 : 2)
     exl3_gemm_kernel(const __grid_constant__ exl3_gemm_params p) {
     extern __shared__ __align__(128) unsigned char shared[];
-    __shared__ __align__(8) unsigned long long barriers[EXL3_GEMM_STAGES];
+    __shared__ __align__(8) unsigned long long barriers[2 * EXL3_GEMM_STAGES];
     ptx_wait_for_previous();
     ptx_release_next();
     int row0 = 0;
@@ -257,49 +281,48 @@ __global__ void __launch_bounds__(EXL3_GEMM_WARPS * 32, COLUMNS > 4 ? 1 : 2)
     const int k2 = job.matrix.k2, block = blockIdx.x;
     exl3_gemm_feed feed;
     feed.word_bytes = 4 * 64 * k2;
-    feed.run_bytes = (n_rows + 7) / 8 * 128;
-    feed.run_stride = (uint32_t)job.row_cap * 16;
-    feed.slot_run = EXL3_GEMM_RUN<COLUMNS>;
+    feed.operand_bytes = (uint32_t)min(COLUMNS * 8, job.row_cap - row0) * 128;
     feed.strip_bytes = (size_t)(in / 16) * 64 * k2;
     feed.words = (const char *)job.matrix.words + (size_t)(2 * block) * feed.strip_bytes;
-    feed.operand = (const char *)job.operand + (size_t)row0 * 16;
-    const uint32_t ring = ptx_shared(shared), first_barrier = ptx_shared(barriers);
+    feed.operand = (const char *)job.operand + (size_t)row0 * in * 2;
+    const exl3_gemm_ring ring = {ptx_shared(shared), ptx_shared(barriers), (uint32_t)p.stage_bytes};
     if (threadIdx.x == 0) {
-        for (int i = 0; i < EXL3_GEMM_STAGES; i++)
-            ptx_barrier_init(first_barrier + 8 * i, 1);
+        for (int i = 0; i < EXL3_GEMM_STAGES; i++) {
+            ptx_barrier_init(ring.full(i), 1);
+            ptx_barrier_init(ring.empty(i), EXL3_GEMM_WARPS);
+        }
         ptx_barrier_init_fence();
     }
     __syncthreads();
     if (threadIdx.x < 32) {
         for (int i = 0; i < min(EXL3_GEMM_STAGES, in / 64); i++)
-            feed.fetch(ring + i * p.stage_bytes, first_barrier + 8 * i, i);
+            feed.fetch(ring.slots + i * ring.stage_bytes, ring.full(i), i);
     }
     exl3_gemm_sums<COLUMNS> acc;
 #pragma unroll
     for (int i = 0; i < 12 * COLUMNS; i++)
         (&acc[0][0][0])[i] = 0;
-    const uint32_t sizes = (uint32_t)p.stage_bytes;
     switch (k2) {
     case 4:
-        exl3_gemm_loop<2, COLUMNS>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        exl3_gemm_loop<2, COLUMNS>(acc, job, feed, ring, p.powers);
         break;
     case 6:
-        exl3_gemm_loop<3, COLUMNS>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        exl3_gemm_loop<3, COLUMNS>(acc, job, feed, ring, p.powers);
         break;
     case 8:
-        exl3_gemm_loop<4, COLUMNS>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        exl3_gemm_loop<4, COLUMNS>(acc, job, feed, ring, p.powers);
         break;
     case 10:
-        exl3_gemm_loop<5, COLUMNS>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        exl3_gemm_loop<5, COLUMNS>(acc, job, feed, ring, p.powers);
         break;
     case 12:
-        exl3_gemm_loop<6, COLUMNS>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        exl3_gemm_loop<6, COLUMNS>(acc, job, feed, ring, p.powers);
         break;
     case 16:
-        exl3_gemm_loop<8, COLUMNS>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        exl3_gemm_loop<8, COLUMNS>(acc, job, feed, ring, p.powers);
         break;
     default:
-        exl3_gemm_loop<0, COLUMNS>(acc, job, feed, ring, first_barrier, sizes, p.powers);
+        exl3_gemm_loop<0, COLUMNS>(acc, job, feed, ring, p.powers);
         break;
     }
     float *out = (float *)shared;

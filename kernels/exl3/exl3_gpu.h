@@ -62,7 +62,7 @@ typedef struct exl3_gpu_job {
     int64_t x_stride; /* floats, a multiple of 4 */
     uint32_t
         *operand; /* integer rows, 16-byte aligned: rows and experts [in/16][8 * row_cap words],
-                            * gemm [in/32][hi, lo][slice][row_cap][4 words] */
+                            * gemm by tiles of rows, exl3_operand.cuh */
     exl3_gpu_scale *scale; /* [n_rows] */
     float *y; /* [n_rows], row stride y_stride; rows: the result. Experts' down: unused */
     int64_t y_stride;

@@ -307,8 +307,8 @@ static void add_rows(packed_run *r, const linear_args *a, int i, const int range
     prepare_args *p = &r->rows;
     const exl3_gpu_job *o = &r->list.jobs[r->list.n_jobs - 1];
     const int held = held_of(r->sources, &a->jobs[i]);
-    p->operands[p->n_operands++] =
-        prepare_operand{o->matrix.suh, o->operand, o->scale, o->row_cap, !is_few};
+    p->operands[p->n_operands++] = prepare_operand{
+        o->matrix.suh, o->operand, o->scale, o->row_cap, is_few ? 0 : EXL3_GPU_TILE_ROWS};
     if (held != NOBODY && is_in_place(&r->sources->held.tasks[held]) &&
         r->sources->taker[held] != NOBODY && r->sources->taker[held] != i) {
         p->tasks[p->n_tasks - 1].n_operands++; /* can_fuse: the job before it */

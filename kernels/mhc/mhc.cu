@@ -1,7 +1,7 @@
 #include "kernels/mhc/mhc_kernel.cuh"
 
 /* Rows of a block when there are many: they share one read of the matrix. */
-enum { MHC_FEW_ROWS = 8, MHC_ROWS_OF_BLOCK = 16, MHC_ROWS_AT_ONCE = 4 };
+enum { MHC_FEW_ROWS = 8, MHC_ROWS_OF_BLOCK = 16 };
 
 void mhc_streams_run(kernel_context *k, mhc_streams_params *p) {
     if (k->rc != OK || p->n_rows == 0) return;
@@ -19,8 +19,8 @@ void mhc_streams_run(kernel_context *k, mhc_streams_params *p) {
     } else if (p->rows_of_block == 1) {
         CUDA_RUN(k, "hyper-connections", (mhc_streams_kernel<true, 1>), grid, MHC_THREADS, 0, *p);
     } else {
-        CUDA_RUN(k, "hyper-connections", (mhc_streams_kernel<true, MHC_ROWS_AT_ONCE>), grid,
-            MHC_THREADS, 0, *p);
+        CUDA_RUN(
+            k, "hyper-connections", (mhc_streams_kernel<true, MHC_ROWS>), grid, MHC_THREADS, 0, *p);
     }
 }
 

@@ -119,6 +119,47 @@ __device__ __forceinline__ void mhc_load_streams(const mhc_streams_params &p, in
     __syncthreads();
 }
 
+/* The same for four streams and as many rows as a block has threads for their channels: a thread makes
+ * all streams of a channel, so that every value is read once. */
+constexpr int MHC_ROWS = MHC_THREADS / MHC_SLICE;
+
+__device__ __forceinline__ void mhc_load_rows(const mhc_streams_params &p, int first, int n, int c0,
+    float (*u)[MHC_MAX_STREAMS * MHC_SLICE], float (*mix)[20]) {
+    const int i = threadIdx.x / MHC_SLICE, c = threadIdx.x % MHC_SLICE;
+    const bool is_here = i < n, expands = p.y != nullptr;
+    const size_t r = is_here ? mhc_row(p, first + i) : 0;
+    float *h = p.h + r * 4 * p.d + c0 + c;
+    float in[4] = {0.f, 0.f, 0.f, 0.f}, y = 0.f;
+    if (is_here) {
+#pragma unroll
+        for (int t = 0; t < 4; t++)
+            in[t] = h[(size_t)t * p.d];
+        if (expands) y = p.y[r * p.d + c0 + c];
+    }
+    if (expands && threadIdx.x < MHC_ROWS * 20) {
+        const int row = threadIdx.x / 20, e = threadIdx.x % 20;
+        if (row < n) {
+            const size_t q = mhc_row(p, first + row);
+            mix[row][e] = e < 4 ? p.post[q * 4 + e] : p.comb[q * 16 + e - 4];
+        }
+    }
+    __syncthreads(); /* mix is there, and u is free again */
+#pragma unroll
+    for (int t = 0; t < 4; t++) {
+        float v = in[t];
+        if (expands && is_here) {
+            v = y * mix[i][t];
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                v += in[j] * mix[i][4 + j * 4 + t];
+            v = bf16_near_if(p.is_bf16, v);
+            h[(size_t)t * p.d] = v;
+        }
+        u[i][t * MHC_SLICE + c] = v;
+    }
+    __syncthreads();
+}
+
 /* Collapse of one row by the threads of one stream. */
 __device__ __forceinline__ void mhc_collapse_row(
     const mhc_streams_params &p, size_t i, size_t r, int c0, const float *u) {
@@ -136,7 +177,7 @@ template <bool IS_FAST, int ROWS>
 __global__ void __launch_bounds__(MHC_THREADS)
     mhc_streams_kernel(const __grid_constant__ mhc_streams_params p) {
     __shared__ __align__(16) float u[ROWS][MHC_MAX_STREAMS * MHC_SLICE];
-    __shared__ float sums[ROWS][MHC_MAX_MIX + 1];
+    __shared__ float sums[ROWS][MHC_MAX_MIX + 1], mix[ROWS][20];
     const int c0 = blockIdx.x * MHC_SLICE, first = blockIdx.y * p.rows_of_block;
     const int n_dots = p.n_streams * (2 + p.n_streams) + 1;
     const int end = min(first + p.rows_of_block, p.n_rows);
@@ -146,12 +187,15 @@ __global__ void __launch_bounds__(MHC_THREADS)
     ptx_wait_for_previous();
     for (int i0 = first; i0 < end; i0 += ROWS) {
         const int n = min(ROWS, end - i0);
-        mhc_load_streams<ROWS>(p, i0, n, c0, u);
+        if constexpr (ROWS == MHC_ROWS) mhc_load_rows(p, i0, n, c0, u, mix);
+        if constexpr (ROWS != MHC_ROWS) mhc_load_streams<ROWS>(p, i0, n, c0, u);
         for (int i = threadIdx.x / MHC_SLICE; i < n && p.raw != nullptr;
              i += MHC_THREADS / MHC_SLICE)
             mhc_collapse_row(p, i0 + i, mhc_row(p, i0 + i), c0, u[i]);
         if (p.dots == nullptr) continue;
-        for (int i = 0; i < n; i++) {
+            /* Rows behind the end are computed too and not stored. */
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
             if constexpr (IS_FAST) mhc_fast_dots(m, u[i], sums[i]);
             if constexpr (!IS_FAST) mhc_any_dots(p, c0, u[i], sums[i]);
         }

@@ -47,7 +47,7 @@ typedef struct prepare_operand {
     const uint16_t *suh;
     uint32_t *operand;
     exl3_gpu_scale *scale;
-    int32_t row_cap, is_gemm;
+    int32_t row_cap, tile_rows; /* tile_rows 0: for few rows, else for gemm */
 } prepare_operand;
 
 typedef struct prepare_args {

@@ -168,8 +168,12 @@ __device__ __forceinline__ void prepare_quantize(const prepare_operand &o, int n
     for (int i = 0; i < BLOCKS; i++) {
         const int at = prepare_at(i);
         if (at >= n) continue;
-        sum += o.is_gemm ? exl3_put_gemm_operand(o.operand, o.row_cap, row, at, u[i], range.inv)
-                         : exl3_put_operand(o.operand, o.row_cap, row, at, u[i], range.inv);
+        if (o.tile_rows != 0) {
+            const exl3_gemm_place place = {o.operand, o.row_cap, o.tile_rows, n};
+            sum += exl3_put_gemm_operand(place, row, at, u[i], range.inv);
+        } else {
+            sum += exl3_put_operand(o.operand, o.row_cap, row, at, u[i], range.inv);
+        }
     }
     sum = __reduce_add_sync(~0u, sum);
     if (lane == 0) sh.total[warp] = sum;
