@@ -94,12 +94,15 @@ typedef struct step_view {
 void step_view_init(step_view *v);
 void step_view_release(step_view *v);
 
+enum { FLOW_FILES = 8 };
 typedef struct flow_progress {
     char title[96];
     uint64_t done_bytes, total_bytes; /* total 0: not known */
     double rate, eta_s;               /* eta below 0: not known */
     uint64_t n_ok, n_files;
-    char note[160];
+    char note[200];
+    char files[FLOW_FILES][80]; /* those in work: name, state, share */
+    int n_shown;
 } flow_progress;
 
 /* The person. Members may be NULL: nobody is there. Called on the flow's thread. */

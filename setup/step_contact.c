@@ -45,6 +45,15 @@ int step_welcome_inspect(flow *f, step_view *v, err *e) {
 
 /* --- Find --- */
 
+/* Why a machine does not even show its key: reading the key alone does not say. */
+static void find_fault(flow *f, const char *target) {
+    remote *session = NULL;
+    remote_options o = flow_worker_options(f, NULL);
+    o.target = target;
+    (void)remote_open(&o, &session, &f->fault, NULL);
+    remote_close(session);
+}
+
 /* Neighbours of this machine, for a person who does not know the address. */
 static int add_neighbours(flow *f, step_view *v) {
     buf text = BUF_INIT;
@@ -91,6 +100,8 @@ int step_find_inspect(flow *f, step_view *v, err *e) {
         view_tell(f, r);
         flow_plan_settings(f, STEP_FIND, &v->plan);
         view_done(v, "%s answers", target);
+    } else {
+        find_fault(f, target);
     }
     buf_release(&key);
     return rc;
@@ -263,6 +274,7 @@ int step_trust_inspect(flow *f, step_view *v, err *e) {
     if (rc == OK) rc = key_path(f, &key, &why);
     if (rc != OK) {
         *e = why;
+        find_fault(f, flow_answer(f, "WORKER_SSH"));
     } else if (h.state != KNOWN_OK && h.state != KNOWN_UNKNOWN) {
         rc = refuse_host(f, &h, v, &why);
     } else {

@@ -204,6 +204,13 @@ int step_start_inspect(flow *f, step_view *v, err *e) {
     step_row *r = view_row(v, "the pair", CHECK_STATUS_PASS);
     view_fact(r, "%s%s%.400s", pair_state_name(look.state), look.reason[0] != '\0' ? ": " : "",
         look.reason);
+    if (look.state == PAIR_FOREIGN) {
+        r->status = v->worst = CHECK_STATUS_FAIL;
+        str_copy(r->reason, sizeof r->reason, "Two programs cannot listen on one port.");
+        str_copy(r->remedy, sizeof r->remedy,
+            "Stop the program that is named or choose another port (tandem config set MASTER_PORT "
+            "N), then press Again.");
+    }
     if (look.state == PAIR_FAILED || look.state == PAIR_DEGRADED)
         view_message(v, r->fact, "The pair answers only while both ranks run.",
             "Start it again; both sides are stopped first.");

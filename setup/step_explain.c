@@ -41,6 +41,11 @@ static const explanation ROWS[] = {
     {ANY, 0, REMOTE_PERMISSION, NULL,
         "Without a login nothing can be checked or started on the worker.",
         "Check user name and password; log in by hand once: ssh USER@HOST. Then press Again."},
+    {STEP_CONNECT, 0, ANY, "taken by", "Two programs cannot listen on one port.",
+        "Stop the program that has it or choose another port above, then press Again."},
+    {ANY, 0, ANY, "is used by", "Two programs cannot listen on one port.",
+        "Stop the program that is named or choose another port (tandem config set MASTER_PORT N), "
+        "then press Again."},
     {STEP_DOWNLOAD, ERR_FULL, ANY, NULL,
         "Every file must be whole before it can be used. What arrived is kept.",
         "Free space on the head or choose another folder in step Model, then press Again: it goes on "
@@ -58,12 +63,9 @@ static const explanation ROWS[] = {
         "one wrong block answers nonsense.",
         "Press Again: the bad file is loaded anew. Twice on different files: tandem check D6 and P6."},
     {STEP_DOWNLOAD, 0, ANY, NULL, "Without its files there is no model.",
-        "Press Again: finished parts are kept. The log: tandem logs --job download."},
+        "Press Again: finished parts are kept. Its log is logs/download.log in the state folder."},
     {STEP_COPY, 0, ANY, NULL, "Each machine reads its own copy.",
         "Press Again: finished parts are kept. Check the cable when it happens twice (step Network)."},
-    {ANY, 0, ANY, "port", "Two programs cannot listen on one port.",
-        "Stop the program that is named or choose another port (tandem config set MASTER_PORT N), "
-        "then press Again."},
     {ANY, 0, ANY, "lock", "Two commands that change the pair at the same time would break it.",
         "End the process that is named; when it is gone already, press Again."},
     {STEP_START, 0, ANY, NULL,

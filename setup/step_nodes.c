@@ -171,6 +171,22 @@ static uint64_t number(const json *v, const char *key) {
     return n;
 }
 
+/* Files in work, one line each; a stalled one is said with what is done about it. */
+static void take_files(flow_progress *p, const json *v) {
+    JSON_EACH(x, json_get(v, "files")) {
+        const char *path = json_str(json_get(x, "path")), *state = json_str(json_get(x, "state"));
+        uint64_t size = number(x, "size"), done = number(x, "done_bytes");
+        if (path == NULL || state == NULL || p->n_shown == FLOW_FILES) continue;
+        if (str_eq(state, "stalled"))
+            snprintf(p->note, sizeof p->note,
+                "stalled: no bytes of %.60s; the connection is replaced, what arrived is kept",
+                path);
+        if (str_eq(state, "ok") || str_eq(state, "waiting")) continue;
+        snprintf(p->files[p->n_shown++], sizeof p->files[0], "%-36.36s %-9.12s %3d %%", path, state,
+            size > 0 ? (int)(done * 100 / size) : 100);
+    }
+}
+
 static void show_job(flow *f, const char *title, const json *v) {
     flow_progress p = {.eta_s = -1};
     if (f->o.talk == NULL || f->o.talk->progress == NULL) return;
@@ -182,10 +198,12 @@ static void show_job(flow *f, const char *title, const json *v) {
     json_double(json_get(v, "rate_now"), &p.rate);
     json_double(json_get(v, "eta_s"), &p.eta_s);
     const char *reason = json_str(json_get(v, "last_reason"));
-    uint64_t n_retries = number(v, "n_retries"), wait_ms = number(v, "wait_ms");
-    if (wait_ms > 0)
+    uint64_t n_retries = number(v, "retries"), wait_ms = number(v, "wait_ms");
+    take_files(&p, v);
+    bool is_said = p.note[0] != '\0';
+    if (!is_said && wait_ms > 0)
         snprintf(p.note, sizeof p.note, "the hub asks to wait %d s", (int)((wait_ms + 999) / 1000));
-    else if (n_retries > 0 && reason != NULL && reason[0] != '\0')
+    else if (!is_said && n_retries > 0 && reason != NULL && reason[0] != '\0')
         snprintf(p.note, sizeof p.note, "%d tries again, the last: %.110s", (int)n_retries, reason);
     f->o.talk->progress(f->o.talk->ctx, &p);
 }
@@ -225,7 +243,9 @@ int flow_job(flow *f, const char *name, const char *title, err *e) {
         json *v = NULL;
         bool is_over = !job_is_running(name); /* before reading: the last status must be seen */
         rc = job_status_read(name, &text, e);
-        if (rc == OK) rc = json_parse(buf_cstr(&text), text.len, NULL, &v, e);
+        /* It has only begun and wrote nothing yet. */
+        if (rc == ERR_NOT_FOUND && !is_over) rc = OK;
+        if (rc == OK && text.len > 0) rc = json_parse(buf_cstr(&text), text.len, NULL, &v, e);
         if (rc == OK) show_job(f, title, v);
         if (rc == OK && is_over) rc = judge_job(name, v, e);
         json_free(v);

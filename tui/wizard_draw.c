@@ -165,6 +165,10 @@ static void put_progress(const app *a, wizard *w, rich *r, int columns) {
         part_duration(p->eta_s, left), (int)p->n_ok, (int)p->n_files);
     put(r, ROLE_TEXT, line);
     if (p->note[0] != '\0') put_labelled(r, "", ROLE_WARN, p->note);
+    for (int i = 0; i < p->n_shown; i++) {
+        put_clean(r, ROLE_TEXT, p->files[i]);
+        put(r, ROLE_TEXT, "\n");
+    }
     put(r, ROLE_DIM, "Stop any time: finished parts are kept and checked again on return.\n\n");
 }
 
