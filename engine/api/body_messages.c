@@ -3,33 +3,20 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/api/body_write.h"
 #include "engine/api/fields.h"
-#include "engine/base/str.h"
 
 typedef struct writer {
-    json_w w;
+    body_writer b;
     const messages_options *o;
-    api_error *e;
-    int i_message;
 } writer;
 
-static int refuse(writer *t, const char *what, const char *why) {
-    char param[64];
-    snprintf(param, sizeof param, "messages[%d]%s", t->i_message, what);
-    return api_bad(t->e, param, NULL, "%s: %s", param, why);
-}
-
-static bool type_is(const json *block, const char *type) {
-    const char *given = json_str(json_get(block, "type"));
-    return given != NULL && strcmp(given, type) == 0;
-}
-
 static void put_text_part(writer *t, const json *text) {
-    json_w_object(&t->w);
-    json_w_kstr(&t->w, "type", "text");
-    json_w_key(&t->w, "text");
-    json_w_value(&t->w, text);
-    json_w_close(&t->w);
+    json_w_object(&t->b.w);
+    json_w_kstr(&t->b.w, "type", "text");
+    json_w_key(&t->b.w, "text");
+    json_w_value(&t->b.w, text);
+    json_w_close(&t->b.w);
 }
 
 static int put_image(writer *t, const json *block) {
@@ -44,38 +31,32 @@ static int put_image(writer *t, const json *block) {
         buf_printf(&text, "data:%s;base64,", type);
         buf_puts(&text, data);
     } else {
-        return refuse(t, ".content", "an image needs a source with url, or media_type and data");
+        return body_refuse(
+            &t->b, ".content", "an image needs a source with url, or media_type and data");
     }
-    json_w_object(&t->w);
-    json_w_kstr(&t->w, "type", "image_url");
-    json_w_key(&t->w, "image_url");
-    json_w_object(&t->w);
-    json_w_key(&t->w, "url");
-    json_w_strn(&t->w, buf_cstr(&text), text.len);
-    json_w_close(&t->w);
-    json_w_close(&t->w);
+    body_image(&t->b.w, buf_cstr(&text), text.len);
     buf_release(&text);
     return OK;
 }
 
 /* text, image or document of text, as a part of a content list. */
 static int put_part(writer *t, const json *block) {
-    if (type_is(block, "text")) {
+    if (body_type_is(block, "text")) {
         if (!json_is_string(json_get(block, "text")))
-            return refuse(t, ".content", "a text block has no text");
+            return body_refuse(&t->b, ".content", "a text block has no text");
         put_text_part(t, json_get(block, "text"));
         return OK;
     }
-    if (type_is(block, "image")) return put_image(t, block);
-    if (type_is(block, "document")) {
+    if (body_type_is(block, "image")) return put_image(t, block);
+    if (body_type_is(block, "document")) {
         const json *source = json_get(block, "source");
-        if (!type_is(source, "text") || !json_is_string(json_get(source, "data"))) {
-            return refuse(t, ".content", "a document must have a source of type text");
+        if (!body_type_is(source, "text") || !json_is_string(json_get(source, "data"))) {
+            return body_refuse(&t->b, ".content", "a document must have a source of type text");
         }
         put_text_part(t, json_get(source, "data"));
         return OK;
     }
-    return refuse(t, ".content",
+    return body_refuse(&t->b, ".content",
         "blocks may be text, image, document, tool_use, tool_result, thinking or redacted_thinking");
 }
 
@@ -83,30 +64,32 @@ static int put_result(writer *t, const json *block) {
     const json *content = field_get(block, "content");
     const json *id = json_get(block, "tool_use_id");
     int rc = OK;
-    if (!json_is_string(id)) return refuse(t, ".content", "a tool_result has no tool_use_id");
-    json_w_object(&t->w);
-    json_w_kstr(&t->w, "role", "tool");
-    json_w_key(&t->w, "tool_call_id");
-    json_w_value(&t->w, id);
-    json_w_key(&t->w, "content");
+    if (!json_is_string(id))
+        return body_refuse(&t->b, ".content", "a tool_result has no tool_use_id");
+    json_w_object(&t->b.w);
+    json_w_kstr(&t->b.w, "role", "tool");
+    json_w_key(&t->b.w, "tool_call_id");
+    json_w_value(&t->b.w, id);
+    json_w_key(&t->b.w, "content");
     if (json_is_array(content)) {
-        json_w_array(&t->w);
+        json_w_array(&t->b.w);
         JSON_EACH(part, content) {
             if (rc == OK) rc = put_part(t, part);
         }
-        json_w_close(&t->w);
+        json_w_close(&t->b.w);
     } else if (content == NULL || json_is_string(content)) {
         bool is_bare_error = content == NULL && json_is_true(json_get(block, "is_error"));
         if (content != NULL) {
-            json_w_value(&t->w, content);
+            json_w_value(&t->b.w, content);
         } else {
-            json_w_str(&t->w, is_bare_error ? "The tool failed without a message." : "");
+            json_w_str(&t->b.w, is_bare_error ? "The tool failed without a message." : "");
         }
     } else {
-        json_w_str(&t->w, "");
-        rc = refuse(t, ".content", "the content of a tool_result must be text or a list of blocks");
+        json_w_str(&t->b.w, "");
+        rc = body_refuse(
+            &t->b, ".content", "the content of a tool_result must be text or a list of blocks");
     }
-    json_w_close(&t->w);
+    json_w_close(&t->b.w);
     return rc;
 }
 
@@ -115,20 +98,20 @@ static int put_user_blocks(writer *t, const char *role, const json *content) {
     bool is_open = false;
     int rc = OK;
     JSON_EACH(block, content) {
-        bool is_result = type_is(block, "tool_result");
+        bool is_result = body_type_is(block, "tool_result");
         if (is_open && is_result) {
-            json_w_close(&t->w);
-            json_w_close(&t->w);
+            json_w_close(&t->b.w);
+            json_w_close(&t->b.w);
             is_open = false;
         }
         if (is_result) {
             rc = put_result(t, block);
         } else {
             if (!is_open) {
-                json_w_object(&t->w);
-                json_w_kstr(&t->w, "role", role);
-                json_w_key(&t->w, "content");
-                json_w_array(&t->w);
+                json_w_object(&t->b.w);
+                json_w_kstr(&t->b.w, "role", role);
+                json_w_key(&t->b.w, "content");
+                json_w_array(&t->b.w);
                 is_open = true;
             }
             rc = put_part(t, block);
@@ -136,8 +119,8 @@ static int put_user_blocks(writer *t, const char *role, const json *content) {
         if (rc != OK) break;
     }
     if (is_open) {
-        json_w_close(&t->w);
-        json_w_close(&t->w);
+        json_w_close(&t->b.w);
+        json_w_close(&t->b.w);
     }
     return rc;
 }
@@ -145,31 +128,31 @@ static int put_user_blocks(writer *t, const char *role, const json *content) {
 static int check_use(writer *t, const json *block) {
     const json *input = field_get(block, "input");
     if (!json_is_string(json_get(block, "id")))
-        return refuse(t, ".content", "a tool_use has no id");
+        return body_refuse(&t->b, ".content", "a tool_use has no id");
     if (!json_is_string(json_get(block, "name")))
-        return refuse(t, ".content", "a tool_use has no name");
+        return body_refuse(&t->b, ".content", "a tool_use has no name");
     if (input != NULL && !json_is_object(input))
-        return refuse(t, ".content", "the input of a tool_use must be an object");
+        return body_refuse(&t->b, ".content", "the input of a tool_use must be an object");
     return OK;
 }
 
 static void put_use(writer *t, const json *block) {
-    json_w_object(&t->w);
-    json_w_key(&t->w, "id");
-    json_w_value(&t->w, json_get(block, "id"));
-    json_w_kstr(&t->w, "type", "function");
-    json_w_key(&t->w, "function");
-    json_w_object(&t->w);
-    json_w_key(&t->w, "name");
-    json_w_value(&t->w, json_get(block, "name"));
-    json_w_key(&t->w, "arguments");
+    json_w_object(&t->b.w);
+    json_w_key(&t->b.w, "id");
+    json_w_value(&t->b.w, json_get(block, "id"));
+    json_w_kstr(&t->b.w, "type", "function");
+    json_w_key(&t->b.w, "function");
+    json_w_object(&t->b.w);
+    json_w_key(&t->b.w, "name");
+    json_w_value(&t->b.w, json_get(block, "name"));
+    json_w_key(&t->b.w, "arguments");
     if (field_get(block, "input") != NULL) {
-        json_w_value(&t->w, json_get(block, "input"));
+        json_w_value(&t->b.w, json_get(block, "input"));
     } else {
-        json_w_raw(&t->w, "{}", 2);
+        json_w_raw(&t->b.w, "{}", 2);
     }
-    json_w_close(&t->w);
-    json_w_close(&t->w);
+    json_w_close(&t->b.w);
+    json_w_close(&t->b.w);
 }
 
 typedef struct assistant_parts {
@@ -180,15 +163,15 @@ typedef struct assistant_parts {
 static int look_at_assistant(writer *t, const json *content, assistant_parts *a) {
     int rc = OK;
     JSON_EACH(block, content) {
-        if (type_is(block, "thinking")) {
+        if (body_type_is(block, "thinking")) {
             json_str_bytes(json_get(block, "thinking"), &a->thinking);
-        } else if (type_is(block, "tool_use")) {
+        } else if (body_type_is(block, "tool_use")) {
             a->n_use++;
             rc = check_use(t, block);
-        } else if (type_is(block, "text")) {
+        } else if (body_type_is(block, "text")) {
             a->n_text++;
-        } else if (!type_is(block, "redacted_thinking")) {
-            rc = refuse(t, ".content",
+        } else if (!body_type_is(block, "redacted_thinking")) {
+            rc = body_refuse(&t->b, ".content",
                 "blocks of the assistant may be text, tool_use, thinking or redacted_thinking");
         }
         if (rc != OK) return rc;
@@ -199,27 +182,27 @@ static int look_at_assistant(writer *t, const json *content, assistant_parts *a)
 static int put_assistant(writer *t, const json *content) {
     assistant_parts a = {.thinking = BUF_INIT};
     int rc = look_at_assistant(t, content, &a);
-    json_w_object(&t->w);
-    json_w_kstr(&t->w, "role", "assistant");
+    json_w_object(&t->b.w);
+    json_w_kstr(&t->b.w, "role", "assistant");
     if (a.thinking.len > 0) {
-        json_w_key(&t->w, "reasoning_content");
-        json_w_strn(&t->w, a.thinking.data, a.thinking.len);
+        json_w_key(&t->b.w, "reasoning_content");
+        json_w_strn(&t->b.w, a.thinking.data, a.thinking.len);
     }
-    json_w_key(&t->w, "content");
-    json_w_array(&t->w);
+    json_w_key(&t->b.w, "content");
+    json_w_array(&t->b.w);
     JSON_EACH(block, content) {
-        if (rc == OK && type_is(block, "text")) rc = put_part(t, block);
+        if (rc == OK && body_type_is(block, "text")) rc = put_part(t, block);
     }
-    json_w_close(&t->w);
+    json_w_close(&t->b.w);
     if (a.n_use > 0 && rc == OK) {
-        json_w_key(&t->w, "tool_calls");
-        json_w_array(&t->w);
+        json_w_key(&t->b.w, "tool_calls");
+        json_w_array(&t->b.w);
         JSON_EACH(block, content) {
-            if (type_is(block, "tool_use")) put_use(t, block);
+            if (body_type_is(block, "tool_use")) put_use(t, block);
         }
-        json_w_close(&t->w);
+        json_w_close(&t->b.w);
     }
-    json_w_close(&t->w);
+    json_w_close(&t->b.w);
     buf_release(&a.thinking);
     return rc;
 }
@@ -230,18 +213,14 @@ static int put_message(writer *t, const json *message) {
     bool is_assistant = role != NULL && strcmp(role, "assistant") == 0;
     bool is_known = is_assistant ||
                     (role != NULL && (strcmp(role, "user") == 0 || strcmp(role, "system") == 0));
-    if (!is_known) return refuse(t, ".role", "the role must be user or assistant");
+    if (!is_known) return body_refuse(&t->b, ".role", "the role must be user or assistant");
     if (json_is_array(content)) {
         return is_assistant ? put_assistant(t, content) : put_user_blocks(t, role, content);
     }
     if (!json_is_string(content)) {
-        return refuse(t, ".content", "content must be text or a list of blocks");
+        return body_refuse(&t->b, ".content", "content must be text or a list of blocks");
     }
-    json_w_object(&t->w);
-    json_w_kstr(&t->w, "role", role);
-    json_w_key(&t->w, "content");
-    json_w_value(&t->w, content);
-    json_w_close(&t->w);
+    body_message(&t->b.w, role, content);
     return OK;
 }
 
@@ -249,46 +228,47 @@ static int put_system(writer *t, const json *system) {
     int rc = OK;
     if (system == NULL) return OK;
     if (!json_is_string(system) && !json_is_array(system)) {
-        return api_bad(t->e, "system", NULL, "system must be text or a list of text blocks");
+        return api_bad(t->b.e, "system", NULL, "system must be text or a list of text blocks");
     }
-    json_w_object(&t->w);
-    json_w_kstr(&t->w, "role", "system");
-    json_w_key(&t->w, "content");
+    json_w_object(&t->b.w);
+    json_w_kstr(&t->b.w, "role", "system");
+    json_w_key(&t->b.w, "content");
     if (json_is_string(system)) {
-        json_w_value(&t->w, system);
+        json_w_value(&t->b.w, system);
     } else {
-        json_w_array(&t->w);
+        json_w_array(&t->b.w);
         JSON_EACH(block, system) {
-            if (!type_is(block, "text") || !json_is_string(json_get(block, "text"))) {
-                rc = api_bad(t->e, "system", NULL, "system takes text blocks only");
+            if (!body_type_is(block, "text") || !json_is_string(json_get(block, "text"))) {
+                rc = api_bad(t->b.e, "system", NULL, "system takes text blocks only");
                 break;
             }
             put_text_part(t, json_get(block, "text"));
         }
-        json_w_close(&t->w);
+        json_w_close(&t->b.w);
     }
-    json_w_close(&t->w);
+    json_w_close(&t->b.w);
     return rc;
 }
 
 static int put_messages(writer *t, const json *body) {
     const json *messages = field_get(body, "messages");
     if (!json_is_array(messages) || json_count(messages) == 0) {
-        return api_bad(t->e, "messages", NULL, "messages must be a list with at least one message");
+        return api_bad(
+            t->b.e, "messages", NULL, "messages must be a list with at least one message");
     }
-    json_w_key(&t->w, "messages");
-    json_w_array(&t->w);
+    json_w_key(&t->b.w, "messages");
+    json_w_array(&t->b.w);
     int rc = put_system(t, field_get(body, "system"));
-    t->i_message = 0;
+    t->b.i_item = 0;
     JSON_EACH(message, messages) {
         if (rc == OK) rc = put_message(t, message);
-        t->i_message++;
+        t->b.i_item++;
     }
-    json_w_close(&t->w);
+    json_w_close(&t->b.w);
     if (rc != OK) return rc;
     const json *last = json_at(messages, json_count(messages) - 1);
     const char *role = json_str(json_get(last, "role"));
-    if (strcmp(role, "assistant") == 0) json_w_kbool(&t->w, "continue_final_message", true);
+    if (strcmp(role, "assistant") == 0) json_w_kbool(&t->b.w, "continue_final_message", true);
     return OK;
 }
 
@@ -296,7 +276,7 @@ static int put_messages(writer *t, const json *body) {
 
 /* Tools that run at Anthropic have a type of their own and cannot be offered. */
 static bool is_offered(const json *tool) {
-    return field_get(tool, "type") == NULL || type_is(tool, "custom");
+    return field_get(tool, "type") == NULL || body_type_is(tool, "custom");
 }
 
 void messages_warn(const json *body, char warning[WARNING_CAP]) {
@@ -304,72 +284,72 @@ void messages_warn(const json *body, char warning[WARNING_CAP]) {
 }
 
 static void put_tool(writer *t, const json *tool) {
-    json_w_object(&t->w);
-    json_w_kstr(&t->w, "type", "function");
-    json_w_key(&t->w, "function");
-    json_w_object(&t->w);
-    json_w_key(&t->w, "name");
-    json_w_value(&t->w, json_get(tool, "name"));
+    json_w_object(&t->b.w);
+    json_w_kstr(&t->b.w, "type", "function");
+    json_w_key(&t->b.w, "function");
+    json_w_object(&t->b.w);
+    json_w_key(&t->b.w, "name");
+    json_w_value(&t->b.w, json_get(tool, "name"));
     if (field_get(tool, "description") != NULL) {
-        json_w_key(&t->w, "description");
-        json_w_value(&t->w, json_get(tool, "description"));
+        json_w_key(&t->b.w, "description");
+        json_w_value(&t->b.w, json_get(tool, "description"));
     }
-    json_w_key(&t->w, "parameters");
-    json_w_value(&t->w, field_get(tool, "input_schema"));
-    if (json_is_true(json_get(tool, "strict"))) json_w_kbool(&t->w, "strict", true);
-    json_w_close(&t->w);
-    json_w_close(&t->w);
+    json_w_key(&t->b.w, "parameters");
+    json_w_value(&t->b.w, field_get(tool, "input_schema"));
+    if (json_is_true(json_get(tool, "strict"))) json_w_kbool(&t->b.w, "strict", true);
+    json_w_close(&t->b.w);
+    json_w_close(&t->b.w);
 }
 
 static int put_tools(writer *t, const json *tools, int *n_offered) {
     if (tools == NULL) return OK;
-    if (!json_is_array(tools)) return api_bad(t->e, "tools", NULL, "tools must be a list");
+    if (!json_is_array(tools)) return api_bad(t->b.e, "tools", NULL, "tools must be a list");
     int i = 0;
-    json_w_key(&t->w, "tools");
-    json_w_array(&t->w);
+    json_w_key(&t->b.w, "tools");
+    json_w_array(&t->b.w);
     JSON_EACH(tool, tools) {
         if (json_is_object(tool) && is_offered(tool)) {
             const json *schema = field_get(tool, "input_schema");
             char param[48];
             snprintf(param, sizeof param, "tools[%d].input_schema", i);
             if (!json_is_object(schema))
-                return api_bad(t->e, param, NULL, "%s must be a JSON schema", param);
+                return api_bad(t->b.e, param, NULL, "%s must be a JSON schema", param);
             put_tool(t, tool);
             (*n_offered)++;
         }
         i++;
     }
-    json_w_close(&t->w);
+    json_w_close(&t->b.w);
     return OK;
 }
 
 static int put_choice(writer *t, const json *choice, int n_offered) {
     const char *type = json_str(json_get(choice, "type"));
     if (choice == NULL) return OK;
-    if (type == NULL) return api_bad(t->e, "tool_choice", NULL, "tool_choice needs a type");
+    if (type == NULL) return api_bad(t->b.e, "tool_choice", NULL, "tool_choice needs a type");
     if (json_is_true(json_get(choice, "disable_parallel_tool_use"))) {
-        json_w_kbool(&t->w, "parallel_tool_calls", false);
+        json_w_kbool(&t->b.w, "parallel_tool_calls", false);
     }
     bool is_any = strcmp(type, "any") == 0;
     if (is_any || strcmp(type, "auto") == 0 || strcmp(type, "none") == 0) {
         if (n_offered > 0 || is_any) {
-            json_w_kstr(&t->w, "tool_choice", is_any ? "required" : type);
+            json_w_kstr(&t->b.w, "tool_choice", is_any ? "required" : type);
         }
         return OK;
     }
     const char *name = json_str(json_get(choice, "name"));
     if (strcmp(type, "tool") != 0 || name == NULL) {
-        return api_bad(
-            t->e, "tool_choice", NULL, "tool_choice must be auto, any, none, or tool with a name");
+        return api_bad(t->b.e, "tool_choice", NULL,
+            "tool_choice must be auto, any, none, or tool with a name");
     }
-    json_w_key(&t->w, "tool_choice");
-    json_w_object(&t->w);
-    json_w_kstr(&t->w, "type", "function");
-    json_w_key(&t->w, "function");
-    json_w_object(&t->w);
-    json_w_kstr(&t->w, "name", name);
-    json_w_close(&t->w);
-    json_w_close(&t->w);
+    json_w_key(&t->b.w, "tool_choice");
+    json_w_object(&t->b.w);
+    json_w_kstr(&t->b.w, "type", "function");
+    json_w_key(&t->b.w, "function");
+    json_w_object(&t->b.w);
+    json_w_kstr(&t->b.w, "name", name);
+    json_w_close(&t->b.w);
+    json_w_close(&t->b.w);
     return OK;
 }
 
@@ -385,32 +365,23 @@ static int put_thinking(writer *t, const json *body) {
         bool is_on = type != NULL && strcmp(type, "disabled") != 0;
         if (type == NULL ||
             (is_on && strcmp(type, "enabled") != 0 && strcmp(type, "adaptive") != 0)) {
-            return api_bad(
-                t->e, "thinking.type", NULL, "thinking.type must be enabled, adaptive or disabled");
+            return api_bad(t->b.e, "thinking.type", NULL,
+                "thinking.type must be enabled, adaptive or disabled");
         }
-        int rc = field_int(thinking, "budget_tokens", (int_range){1, INT32_MAX}, &budget, t->e);
+        int rc = field_int(thinking, "budget_tokens", (int_range){1, INT32_MAX}, &budget, t->b.e);
         if (rc != OK) return rc;
-        json_w_kbool(&t->w, "thinking", is_on);
-        if (is_on && budget > 0) json_w_ki64(&t->w, "thinking_budget", budget);
+        json_w_kbool(&t->b.w, "thinking", is_on);
+        if (is_on && budget > 0) json_w_ki64(&t->b.w, "thinking_budget", budget);
     } else if (!t->o->thinks_by_default) {
-        json_w_kbool(&t->w, "thinking", false);
+        json_w_kbool(&t->b.w, "thinking", false);
     }
     if (field_get(output, "effort") != NULL) {
-        json_w_key(&t->w, "reasoning_effort");
-        json_w_value(&t->w, json_get(output, "effort"));
+        json_w_key(&t->b.w, "reasoning_effort");
+        json_w_value(&t->b.w, json_get(output, "effort"));
     }
     if (format == NULL) format = field_get(body, "output_format");
     if (format == NULL) return OK;
-    json_w_key(&t->w, "response_format");
-    json_w_object(&t->w);
-    json_w_kstr(&t->w, "type", "json_schema");
-    json_w_key(&t->w, "json_schema");
-    json_w_object(&t->w);
-    json_w_kstr(&t->w, "name", "output");
-    json_w_key(&t->w, "schema");
-    json_w_value(&t->w, field_get(format, "schema"));
-    json_w_close(&t->w);
-    json_w_close(&t->w);
+    body_format(&t->b.w, &(body_schema){.name = "output", .format = format});
     return OK;
 }
 
@@ -418,47 +389,34 @@ static int put_fields(writer *t, const json *body) {
     static const char *const same[] = {
         "model", "stream", "temperature", "top_p", "top_k", "seed", "cache_salt", "priority"};
     int64_t limit = 0;
-    int rc = field_int(body, "max_tokens", (int_range){1, INT32_MAX}, &limit, t->e);
+    int rc = field_int(body, "max_tokens", (int_range){1, INT32_MAX}, &limit, t->b.e);
     if (rc != OK) return rc;
     if (limit == 0 && t->o->needs_limit) {
-        return api_bad(t->e, "max_tokens", NULL, "max_tokens is missing");
+        return api_bad(t->b.e, "max_tokens", NULL, "max_tokens is missing");
     }
-    if (limit > 0) json_w_ki64(&t->w, "max_tokens", limit);
-    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
-        if (field_get(body, same[i]) == NULL) continue;
-        json_w_key(&t->w, same[i]);
-        json_w_value(&t->w, json_get(body, same[i]));
-    }
+    if (limit > 0) json_w_ki64(&t->b.w, "max_tokens", limit);
+    body_copy(&t->b.w, body, same, sizeof same / sizeof same[0]);
     if (field_get(body, "stop_sequences") != NULL) {
         if (!json_is_array(json_get(body, "stop_sequences"))) {
             return api_bad(
-                t->e, "stop_sequences", NULL, "stop_sequences must be a list of strings");
+                t->b.e, "stop_sequences", NULL, "stop_sequences must be a list of strings");
         }
-        json_w_key(&t->w, "stop");
-        json_w_value(&t->w, json_get(body, "stop_sequences"));
+        json_w_key(&t->b.w, "stop");
+        json_w_value(&t->b.w, json_get(body, "stop_sequences"));
     }
     return OK;
 }
 
 int messages_to_chat(const json *body, const messages_options *o, json **out, api_error *e) {
-    buf text = BUF_MAX((size_t)256 << 20);
-    writer t = {.o = o, .e = e};
+    writer t = {.o = o};
     int n_offered = 0;
-    err why = ERR_INIT;
-    json_w_begin(&t.w, &text);
-    json_w_object(&t.w);
+    body_begin(&t.b, "messages", e);
     int rc = put_fields(&t, body);
     if (rc == OK) rc = put_messages(&t, body);
     if (rc == OK) rc = put_tools(&t, field_get(body, "tools"), &n_offered);
     if (rc == OK) rc = put_choice(&t, field_get(body, "tool_choice"), n_offered);
     if (rc == OK) rc = put_thinking(&t, body);
-    if (rc == OK) {
-        json_w_close(&t.w);
-        const json_limits limits = {.max_bytes = text.max};
-        rc = json_w_end(&t.w);
-        if (rc == OK) rc = json_parse(text.data, text.len, &limits, out, &why);
-        if (rc != OK) rc = api_bad(e, NULL, NULL, "the body is too large or too deep");
-    }
-    buf_release(&text);
+    if (rc == OK) rc = body_finish(&t.b, out);
+    body_drop(&t.b);
     return rc;
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/api/body_write.h"
 #include "engine/api/fields.h"
 #include "engine/base/str.h"
 
@@ -14,19 +15,11 @@ typedef struct turn {
 } turn;
 
 typedef struct writer {
-    json_w w;
-    api_error *e;
+    body_writer b;
     const known_calls *known;
     const json *input;
-    int i_item;
     turn turn;
 } writer;
-
-static int refuse(writer *t, const char *what, const char *why) {
-    char param[64];
-    snprintf(param, sizeof param, "input[%d]%s", t->i_item, what);
-    return api_bad(t->e, param, NULL, "%s: %s", param, why);
-}
 
 static bool is_str(const json *v, const char *text) {
     const char *s = json_str(v);
@@ -36,27 +29,27 @@ static bool is_str(const json *v, const char *text) {
 static void flush_turn(writer *t) {
     turn *a = &t->turn;
     if (!a->is_open) return;
-    json_w_object(&t->w);
-    json_w_kstr(&t->w, "role", "assistant");
-    json_w_key(&t->w, "content");
+    json_w_object(&t->b.w);
+    json_w_kstr(&t->b.w, "role", "assistant");
+    json_w_key(&t->b.w, "content");
     buf list = BUF_MAX((size_t)256 << 20);
     buf_putc(&list, '[');
     buf_append(&list, buf_cstr(&a->parts), a->parts.len);
     buf_putc(&list, ']');
-    json_w_raw(&t->w, list.data, list.len);
+    json_w_raw(&t->b.w, list.data, list.len);
     if (a->reasoning.len > 0) {
-        json_w_key(&t->w, "reasoning_content");
-        json_w_strn(&t->w, a->reasoning.data, a->reasoning.len);
+        json_w_key(&t->b.w, "reasoning_content");
+        json_w_strn(&t->b.w, a->reasoning.data, a->reasoning.len);
     }
     if (a->calls.len > 0) {
         buf_reset(&list);
         buf_putc(&list, '[');
         buf_append(&list, a->calls.data, a->calls.len);
         buf_putc(&list, ']');
-        json_w_key(&t->w, "tool_calls");
-        json_w_raw(&t->w, list.data, list.len);
+        json_w_key(&t->b.w, "tool_calls");
+        json_w_raw(&t->b.w, list.data, list.len);
     }
-    json_w_close(&t->w);
+    json_w_close(&t->b.w);
     buf_release(&list);
     buf_reset(&a->reasoning);
     buf_reset(&a->calls);
@@ -72,14 +65,10 @@ static void put_part(const json *part, json_w *w) {
         json_w_value(w, part);
         return;
     }
-    json_w_object(w);
-    json_w_kstr(w, "type", "image_url");
-    json_w_key(w, "image_url");
-    json_w_object(w);
-    json_w_key(w, "url");
-    json_w_value(w, url);
-    json_w_close(w);
-    json_w_close(w);
+    buf text = BUF_INIT;
+    json_str_bytes(url, &text);
+    body_image(w, buf_cstr(&text), text.len);
+    buf_release(&text);
 }
 
 static void add_parts(const json *content, buf *out) {
@@ -97,9 +86,9 @@ static void add_parts(const json *content, buf *out) {
 static int put_message(writer *t, const json *item) {
     const char *role = json_str(json_get(item, "role"));
     const json *content = field_get(item, "content");
-    if (role == NULL) return refuse(t, ".role", "a message needs a role");
+    if (role == NULL) return body_refuse(&t->b, ".role", "a message needs a role");
     if (content != NULL && !json_is_string(content) && !json_is_array(content)) {
-        return refuse(t, ".content", "content must be text or a list of parts");
+        return body_refuse(&t->b, ".content", "content must be text or a list of parts");
     }
     if (strcmp(role, "assistant") == 0) {
         t->turn.is_open = true;
@@ -107,19 +96,19 @@ static int put_message(writer *t, const json *item) {
         return OK;
     }
     flush_turn(t);
-    json_w_object(&t->w);
-    json_w_kstr(&t->w, "role", role);
-    json_w_key(&t->w, "content");
+    json_w_object(&t->b.w);
+    json_w_kstr(&t->b.w, "role", role);
+    json_w_key(&t->b.w, "content");
     if (json_is_array(content)) {
-        json_w_array(&t->w);
+        json_w_array(&t->b.w);
         JSON_EACH(part, content) {
-            put_part(part, &t->w);
+            put_part(part, &t->b.w);
         }
-        json_w_close(&t->w);
+        json_w_close(&t->b.w);
     } else {
-        json_w_value(&t->w, content);
+        json_w_value(&t->b.w, content);
     }
-    json_w_close(&t->w);
+    json_w_close(&t->b.w);
     return OK;
 }
 
@@ -194,7 +183,7 @@ static int put_call(writer *t, const json *item) {
     const json *id = json_get(item, "call_id");
     json_w w;
     if (name == NULL || !json_is_string(id)) {
-        return refuse(t, "", "a function_call needs call_id and name");
+        return body_refuse(&t->b, "", "a function_call needs call_id and name");
     }
     buf full = BUF_INIT;
     if (space != NULL && strstr(name, "::") == NULL) buf_printf(&full, "%s::", space);
@@ -210,7 +199,7 @@ static int put_custom_call(writer *t, const json *item) {
     const char *name = json_str(json_get(item, "name"));
     json_w w;
     if (name == NULL || !json_is_string(json_get(item, "call_id"))) {
-        return refuse(t, "", "a custom_tool_call needs call_id and name");
+        return body_refuse(&t->b, "", "a custom_tool_call needs call_id and name");
     }
     begin_call(t, &w, json_get(item, "call_id"), name);
     json_w_object(&w);
@@ -226,15 +215,11 @@ static int put_shell_call(writer *t, const json *item) {
     const json *action = json_get(item, "action");
     json_w w;
     if (!json_is_string(json_get(item, "call_id"))) {
-        return refuse(t, "", "a local_shell_call needs a call_id");
+        return body_refuse(&t->b, "", "a local_shell_call needs a call_id");
     }
     begin_call(t, &w, json_get(item, "call_id"), "local_shell");
     json_w_object(&w);
-    for (size_t i = 0; i < 3; i++) {
-        if (field_get(action, names[i]) == NULL) continue;
-        json_w_key(&w, names[i]);
-        json_w_value(&w, json_get(action, names[i]));
-    }
+    body_copy(&w, action, names, 3);
     json_w_close(&w);
     end_call(&w);
     return OK;
@@ -253,28 +238,29 @@ static int put_result(writer *t, const json *item) {
     const char *id = json_str(json_get(item, "call_id"));
     const json *output = field_get(item, "output");
     if (id == NULL) id = json_str(json_get(item, "id")); /* local_shell_call_output */
-    if (id == NULL) return refuse(t, ".call_id", "an output needs a call_id");
-    if (!has_call(t, id)) return refuse(t, ".call_id", "no call of this id is in the input");
+    if (id == NULL) return body_refuse(&t->b, ".call_id", "an output needs a call_id");
+    if (!has_call(t, id))
+        return body_refuse(&t->b, ".call_id", "no call of this id is in the input");
     flush_turn(t);
-    json_w_object(&t->w);
-    json_w_kstr(&t->w, "role", "tool");
-    json_w_kstr(&t->w, "tool_call_id", id);
-    json_w_key(&t->w, "content");
+    json_w_object(&t->b.w);
+    json_w_kstr(&t->b.w, "role", "tool");
+    json_w_kstr(&t->b.w, "tool_call_id", id);
+    json_w_key(&t->b.w, "content");
     if (json_is_array(output)) {
-        json_w_array(&t->w);
+        json_w_array(&t->b.w);
         JSON_EACH(part, output) {
-            put_part(part, &t->w);
+            put_part(part, &t->b.w);
         }
-        json_w_close(&t->w);
+        json_w_close(&t->b.w);
     } else if (output == NULL || json_is_string(output)) {
-        json_w_value(&t->w, output);
+        json_w_value(&t->b.w, output);
     } else {
         buf text = BUF_INIT;
         json_print_compact(output, &text);
-        json_w_strn(&t->w, buf_cstr(&text), text.len);
+        json_w_strn(&t->b.w, buf_cstr(&text), text.len);
         buf_release(&text);
     }
-    json_w_close(&t->w);
+    json_w_close(&t->b.w);
     return OK;
 }
 
@@ -287,7 +273,7 @@ static int put_item(writer *t, const json *item) {
         {"local_shell_call", put_shell_call}, {"function_call_output", put_result},
         {"custom_tool_call_output", put_result}, {"local_shell_call_output", put_result}};
     const char *type = json_str(json_get(item, "type"));
-    if (!json_is_object(item)) return refuse(t, "", "items must be objects");
+    if (!json_is_object(item)) return body_refuse(&t->b, "", "items must be objects");
     if (type == NULL) return put_message(t, item);
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         if (strcmp(type, kinds[i].type) == 0) return kinds[i].put(t, item);
@@ -295,74 +281,62 @@ static int put_item(writer *t, const json *item) {
     char why[160];
     snprintf(
         why, sizeof why, "items of type %.60s are not kept here; send the items themselves", type);
-    return refuse(t, ".type", why);
-}
-
-static void put_text_message(writer *t, const char *role, const json *text) {
-    json_w_object(&t->w);
-    json_w_kstr(&t->w, "role", role);
-    json_w_key(&t->w, "content");
-    json_w_value(&t->w, text);
-    json_w_close(&t->w);
+    return body_refuse(&t->b, ".type", why);
 }
 
 static int put_input(writer *t, const json *body) {
     const json *instructions = field_get(body, "instructions");
     int rc = OK;
     if (instructions != NULL && !json_is_string(instructions)) {
-        return api_bad(t->e, "instructions", NULL, "instructions must be a string");
+        return api_bad(t->b.e, "instructions", NULL, "instructions must be a string");
     }
     t->input = field_get(body, "input");
-    json_w_key(&t->w, "messages");
-    json_w_array(&t->w);
-    if (instructions != NULL) put_text_message(t, "system", instructions);
+    json_w_key(&t->b.w, "messages");
+    json_w_array(&t->b.w);
+    if (instructions != NULL) body_message(&t->b.w, "system", instructions);
     if (json_is_string(t->input)) {
-        put_text_message(t, "user", t->input);
+        body_message(&t->b.w, "user", t->input);
     } else if (json_is_array(t->input) && json_count(t->input) > 0) {
         JSON_EACH(item, t->input) {
             if (rc == OK) rc = put_item(t, item);
-            t->i_item++;
+            t->b.i_item++;
         }
         flush_turn(t);
     } else {
-        rc = api_bad(t->e, "input", NULL, "input must be text or a list of items");
+        rc = api_bad(t->b.e, "input", NULL, "input must be text or a list of items");
     }
-    json_w_close(&t->w);
+    json_w_close(&t->b.w);
     return rc;
 }
 
 /* ---- tools ---- */
 
 static void begin_tool(writer *t, const json *name) {
-    json_w_object(&t->w);
-    json_w_kstr(&t->w, "type", "function");
-    json_w_key(&t->w, "function");
-    json_w_object(&t->w);
-    json_w_key(&t->w, "name");
-    json_w_value(&t->w, name);
+    json_w_object(&t->b.w);
+    json_w_kstr(&t->b.w, "type", "function");
+    json_w_key(&t->b.w, "function");
+    json_w_object(&t->b.w);
+    json_w_key(&t->b.w, "name");
+    json_w_value(&t->b.w, name);
 }
 
 static void put_function(writer *t, const json *tool, const json *space) {
     static const char *const names[] = {"description", "parameters", "strict"};
     begin_tool(t, json_get(tool, "name"));
-    for (size_t i = 0; i < 3; i++) {
-        if (field_get(tool, names[i]) == NULL) continue;
-        json_w_key(&t->w, names[i]);
-        json_w_value(&t->w, json_get(tool, names[i]));
-    }
+    body_copy(&t->b.w, tool, names, 3);
     if (space != NULL) {
-        json_w_key(&t->w, "namespace");
-        json_w_object(&t->w);
-        json_w_key(&t->w, "name");
-        json_w_value(&t->w, json_get(space, "name"));
+        json_w_key(&t->b.w, "namespace");
+        json_w_object(&t->b.w);
+        json_w_key(&t->b.w, "name");
+        json_w_value(&t->b.w, json_get(space, "name"));
         if (field_get(space, "description") != NULL) {
-            json_w_key(&t->w, "description");
-            json_w_value(&t->w, json_get(space, "description"));
+            json_w_key(&t->b.w, "description");
+            json_w_value(&t->b.w, json_get(space, "description"));
         }
-        json_w_close(&t->w);
+        json_w_close(&t->b.w);
     }
-    json_w_close(&t->w);
-    json_w_close(&t->w);
+    json_w_close(&t->b.w);
+    json_w_close(&t->b.w);
 }
 
 /* One text goes in; a format that the client checks is told in the description. */
@@ -378,12 +352,12 @@ static void put_custom(writer *t, const json *tool) {
         json_str_bytes(definition, &text);
     }
     begin_tool(t, json_get(tool, "name"));
-    json_w_key(&t->w, "description");
-    json_w_strn(&t->w, buf_cstr(&text), text.len);
-    json_w_key(&t->w, "parameters");
-    json_w_raw(&t->w, schema, sizeof schema - 1);
-    json_w_close(&t->w);
-    json_w_close(&t->w);
+    json_w_key(&t->b.w, "description");
+    json_w_strn(&t->b.w, buf_cstr(&text), text.len);
+    json_w_key(&t->b.w, "parameters");
+    json_w_raw(&t->b.w, schema, sizeof schema - 1);
+    json_w_close(&t->b.w);
+    json_w_close(&t->b.w);
     buf_release(&text);
 }
 
@@ -394,14 +368,14 @@ static void put_shell(writer *t) {
         "\"properties\":{\"command\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}},"
         "\"working_directory\":{\"type\":\"string\"},\"timeout_ms\":{\"type\":\"integer\"}},"
         "\"required\":[\"command\"],\"additionalProperties\":false}}}";
-    json_w_raw(&t->w, tool, sizeof tool - 1);
+    json_w_raw(&t->b.w, tool, sizeof tool - 1);
 }
 
 static int put_tools(writer *t, const json *tools) {
     if (tools == NULL) return OK;
-    if (!json_is_array(tools)) return api_bad(t->e, "tools", NULL, "tools must be a list");
-    json_w_key(&t->w, "tools");
-    json_w_array(&t->w);
+    if (!json_is_array(tools)) return api_bad(t->b.e, "tools", NULL, "tools must be a list");
+    json_w_key(&t->b.w, "tools");
+    json_w_array(&t->b.w);
     JSON_EACH(tool, tools) {
         const json *type = json_get(tool, "type");
         if (is_str(type, "function")) put_function(t, tool, NULL);
@@ -412,7 +386,7 @@ static int put_tools(writer *t, const json *tools) {
             put_function(t, inner, tool);
         }
     }
-    json_w_close(&t->w);
+    json_w_close(&t->b.w);
     return OK;
 }
 
@@ -441,23 +415,11 @@ tool_kind responses_tool_kind(const json *body, const char *name) {
 
 static void put_format(writer *t, const json *format) {
     if (!is_str(json_get(format, "type"), "json_schema")) {
-        json_w_key(&t->w, "response_format");
-        json_w_value(&t->w, format);
+        json_w_key(&t->b.w, "response_format");
+        json_w_value(&t->b.w, format);
         return;
     }
-    static const char *const names[] = {"name", "schema", "strict"};
-    json_w_key(&t->w, "response_format");
-    json_w_object(&t->w);
-    json_w_kstr(&t->w, "type", "json_schema");
-    json_w_key(&t->w, "json_schema");
-    json_w_object(&t->w);
-    for (size_t i = 0; i < 3; i++) {
-        if (field_get(format, names[i]) == NULL) continue;
-        json_w_key(&t->w, names[i]);
-        json_w_value(&t->w, json_get(format, names[i]));
-    }
-    json_w_close(&t->w);
-    json_w_close(&t->w);
+    body_format(&t->b.w, &(body_schema){.format = format});
 }
 
 static bool wants_logprobs(const json *body) {
@@ -472,19 +434,15 @@ static int put_fields(writer *t, const json *body) {
         "tool_choice", "parallel_tool_calls", "prompt_cache_key", "seed", "thinking_budget",
         "thinking", "priority", "cache_salt"};
     int64_t limit = 0;
-    int rc = field_int(body, "max_output_tokens", (int_range){1, INT32_MAX}, &limit, t->e);
+    int rc = field_int(body, "max_output_tokens", (int_range){1, INT32_MAX}, &limit, t->b.e);
     if (rc != OK) return rc;
-    if (limit > 0) json_w_ki64(&t->w, "max_tokens", limit);
-    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
-        if (field_get(body, same[i]) == NULL) continue;
-        json_w_key(&t->w, same[i]);
-        json_w_value(&t->w, json_get(body, same[i]));
-    }
-    if (wants_logprobs(body)) json_w_kbool(&t->w, "logprobs", true);
+    if (limit > 0) json_w_ki64(&t->b.w, "max_tokens", limit);
+    body_copy(&t->b.w, body, same, sizeof same / sizeof same[0]);
+    if (wants_logprobs(body)) json_w_kbool(&t->b.w, "logprobs", true);
     const json *effort = field_get(field_get(body, "reasoning"), "effort");
     if (effort != NULL) {
-        json_w_key(&t->w, "reasoning_effort");
-        json_w_value(&t->w, effort);
+        json_w_key(&t->b.w, "reasoning_effort");
+        json_w_value(&t->b.w, effort);
     }
     const json *format = field_get(field_get(body, "text"), "format");
     if (format != NULL) put_format(t, format);
@@ -504,26 +462,17 @@ static int refuse_stored(const json *body, api_error *e) {
 }
 
 int responses_to_chat(const json *body, const known_calls *known, json **out, api_error *e) {
-    buf text = BUF_MAX((size_t)256 << 20);
-    writer t = {.e = e, .known = known};
-    err why = ERR_INIT;
+    writer t = {.known = known};
     t.turn.reasoning = t.turn.calls = t.turn.parts = (buf)BUF_MAX((size_t)128 << 20);
-    json_w_begin(&t.w, &text);
-    json_w_object(&t.w);
+    body_begin(&t.b, "input", e);
     int rc = refuse_stored(body, e);
     if (rc == OK) rc = put_fields(&t, body);
     if (rc == OK) rc = put_input(&t, body);
     if (rc == OK) rc = put_tools(&t, field_get(body, "tools"));
-    if (rc == OK) {
-        json_w_close(&t.w);
-        const json_limits limits = {.max_bytes = text.max};
-        rc = json_w_end(&t.w);
-        if (rc == OK) rc = json_parse(text.data, text.len, &limits, out, &why);
-        if (rc != OK) rc = api_bad(e, NULL, NULL, "the body is too large or too deep");
-    }
+    if (rc == OK) rc = body_finish(&t.b, out);
     buf_release(&t.turn.reasoning);
     buf_release(&t.turn.calls);
     buf_release(&t.turn.parts);
-    buf_release(&text);
+    body_drop(&t.b);
     return rc;
 }

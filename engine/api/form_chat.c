@@ -3,8 +3,7 @@
 #include <string.h>
 
 #include "engine/api/api_internal.h"
-#include "engine/api/job.h"
-#include "engine/base/mem.h"
+#include "engine/api/form_openai.h"
 
 static void put_logprobs(const buf *content, const buf *reasoning, buf *out) {
     buf_puts(out, "{\"content\":[");
@@ -33,13 +32,7 @@ static const char *reason_of(const job *j, const gen_result *result) {
     return is_call && j->params.is_legacy ? "function_call" : result->finish_reason;
 }
 
-static void put_head(const job *j, const char *object, buf *out) {
-    buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%llu,\"model\":", j->id, object,
-        (unsigned long long)j->created_s);
-    json_quote(out, j->a->options.model_id, strlen(j->a->options.model_id));
-    buf_puts(out, ",\"system_fingerprint\":");
-    json_quote(out, j->a->fingerprint, strlen(j->a->fingerprint));
-}
+#define SERVICE_TIER ",\"service_tier\":\"default\""
 
 /* What was read and what was drawn, for those who look for a wrong token. */
 static void put_ids(const job *j, int i_choice, const gen_result *result, buf *out) {
@@ -132,38 +125,15 @@ static void put_choice(job *j, int i, const gen_result *result, buf *out) {
 }
 
 static void print(job *j, buf *out) {
-    gen_result *results = mem_array((size_t)j->n_choices, sizeof *results);
-    job_results(j, results);
-    put_head(j, "chat.completion", out);
-    buf_puts(out, ",\"choices\":[");
-    for (int i = 0; i < j->n_choices; i++) {
-        if (i > 0) buf_putc(out, ',');
-        put_choice(j, i, &results[i], out);
-    }
-    buf_puts(out, "],\"usage\":");
-    usage_print(j, out);
-    buf_puts(out, ",\"timings\":");
-    timings_print(&results[0], out);
-    buf_puts(out, ",\"service_tier\":\"default\"}");
-    mem_free(results);
+    openai_print(j,
+        &(openai_answer){.object = "chat.completion", .tail = SERVICE_TIER, .put = put_choice},
+        out);
 }
 
 /* ---- streamed ---- */
 
 static void begin(job *j) {
-    buf_puts(&j->head, "data: ");
-    put_head(j, "chat.completion.chunk", &j->head);
-    buf_puts(&j->head, ",\"choices\":[");
-}
-
-static void put_running_usage(job *j) {
-    if (!j->params.has_usage_chunk) return;
-    buf_puts(j->out, ",\"usage\":");
-    if (j->params.has_continuous_usage) {
-        usage_print(j, j->out);
-    } else {
-        buf_puts(j->out, "null");
-    }
+    openai_begin(j, "chat.completion.chunk");
 }
 
 static void open_chunk(job *j, int i_choice) {
@@ -184,7 +154,7 @@ static void close_chunk(job *j, const gen_event *event) {
         buf_puts(j->out, "null");
     }
     buf_puts(j->out, ",\"finish_reason\":null}]");
-    put_running_usage(j);
+    openai_running_usage(j);
     buf_puts(j->out, "}\n\n");
 }
 
@@ -255,26 +225,14 @@ static void finish(job *j, int i_choice) {
     put_stop_reason(j, &result, j->out);
     put_ids(j, i_choice, &result, j->out);
     buf_puts(j->out, "}]");
-    put_running_usage(j);
+    openai_running_usage(j);
     buf_puts(j->out, ",\"timings\":");
     timings_print(&result, j->out);
     buf_puts(j->out, "}\n\n");
 }
 
 static void end(job *j) {
-    if (j->params.has_usage_chunk) {
-        buf_append(j->out, j->head.data, j->head.len);
-        buf_puts(j->out, "],\"usage\":");
-        usage_print(j, j->out);
-        buf_puts(j->out, ",\"service_tier\":\"default\"}\n\n");
-    }
-    buf_puts(j->out, "data: [DONE]\n\n");
-}
-
-static void fail(job *j, const api_error *e) {
-    buf_puts(j->out, "data: ");
-    api_error_print(e, API_SHAPE_OPENAI, NULL, j->out);
-    buf_puts(j->out, "\n\n");
+    openai_end(j, SERVICE_TIER);
 }
 
 const job_form form_chat = {.id_prefix = "chatcmpl-",
@@ -284,6 +242,6 @@ const job_form form_chat = {.id_prefix = "chatcmpl-",
     .take = take,
     .finish = finish,
     .end = end,
-    .fail = fail,
+    .fail = openai_fail,
     .wait = job_wait_comment,
     .print = print};

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "engine/api/api_internal.h"
-#include "engine/api/job.h"
+#include "engine/api/form_openai.h"
 #include "engine/base/mem.h"
 
 /* Log probabilities in the old shape: four arrays and a running offset. Picks of the reply stand in
@@ -107,15 +107,6 @@ static void put_logprobs(job *j, int i_choice, bool has_prompt, buf *out) {
     put_arrays(&t, out);
 }
 
-static void put_head(const job *j, buf *out) {
-    buf_printf(out,
-        "{\"id\":\"%s\",\"object\":\"text_completion\",\"created\":%llu,\"model\":", j->id,
-        (unsigned long long)j->created_s);
-    json_quote(out, j->a->options.model_id, strlen(j->a->options.model_id));
-    buf_puts(out, ",\"system_fingerprint\":");
-    json_quote(out, j->a->fingerprint, strlen(j->a->fingerprint));
-}
-
 /* The prompt in front of the text, when echo asks for it. */
 static void put_echo(const job *j, int i_choice, buf *out) {
     const token_list *prompt = prompt_of(j, i_choice);
@@ -159,28 +150,14 @@ static void put_choice(job *j, int i, const gen_result *result, buf *out) {
 }
 
 static void print(job *j, buf *out) {
-    gen_result *results = mem_array((size_t)j->n_choices, sizeof *results);
-    job_results(j, results);
-    put_head(j, out);
-    buf_puts(out, ",\"choices\":[");
-    for (int i = 0; i < j->n_choices; i++) {
-        if (i > 0) buf_putc(out, ',');
-        put_choice(j, i, &results[i], out);
-    }
-    buf_puts(out, "],\"usage\":");
-    usage_print(j, out);
-    buf_puts(out, ",\"timings\":");
-    timings_print(&results[0], out);
-    buf_putc(out, '}');
-    mem_free(results);
+    openai_print(
+        j, &(openai_answer){.object = "text_completion", .tail = "", .put = put_choice}, out);
 }
 
 /* ---- streamed ---- */
 
 static void begin(job *j) {
-    buf_puts(&j->head, "data: ");
-    put_head(j, &j->head);
-    buf_puts(&j->head, ",\"choices\":[");
+    openai_begin(j, "text_completion");
 }
 
 static void put_chunk(job *j, const gen_event *event, const buf *text, const char *reason) {
@@ -197,14 +174,7 @@ static void put_chunk(job *j, const gen_event *event, const buf *text, const cha
     }
     buf_printf(j->out, reason != NULL ? ",\"finish_reason\":\"%s\"}]" : ",\"finish_reason\":null}]",
         reason);
-    if (j->params.has_usage_chunk) {
-        buf_puts(j->out, ",\"usage\":");
-        if (j->params.has_continuous_usage) {
-            usage_print(j, j->out);
-        } else {
-            buf_puts(j->out, "null");
-        }
-    }
+    openai_running_usage(j);
     buf_puts(j->out, "}\n\n");
 }
 
@@ -233,19 +203,7 @@ static void finish(job *j, int i_choice) {
 }
 
 static void end(job *j) {
-    if (j->params.has_usage_chunk) {
-        buf_append(j->out, j->head.data, j->head.len);
-        buf_puts(j->out, "],\"usage\":");
-        usage_print(j, j->out);
-        buf_puts(j->out, "}\n\n");
-    }
-    buf_puts(j->out, "data: [DONE]\n\n");
-}
-
-static void fail(job *j, const api_error *e) {
-    buf_puts(j->out, "data: ");
-    api_error_print(e, API_SHAPE_OPENAI, NULL, j->out);
-    buf_puts(j->out, "\n\n");
+    openai_end(j, "");
 }
 
 const job_form form_text = {.id_prefix = "cmpl-",
@@ -254,6 +212,6 @@ const job_form form_text = {.id_prefix = "cmpl-",
     .take = take,
     .finish = finish,
     .end = end,
-    .fail = fail,
+    .fail = openai_fail,
     .wait = job_wait_comment,
     .print = print};
