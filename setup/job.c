@@ -288,6 +288,16 @@ static int spawn_detached(char *const *argv, const char *log_path, err *e) {
     return rc;
 }
 
+static void drop_status(const char *name) {
+    buf dir = BUF_INIT, at = BUF_INIT;
+    if (job_dir(name, &dir, NULL) == OK) {
+        in_dir(&dir, "status.json", &at);
+        (void)unlink(buf_cstr(&at));
+    }
+    buf_release(&dir);
+    buf_release(&at);
+}
+
 int job_start(const char *name, char *const *argv, err *e) {
     buf logs = BUF_INIT, path = BUF_INIT, file = BUF_INIT;
     int rc = paths_logs(&logs, e);
@@ -295,6 +305,8 @@ int job_start(const char *name, char *const *argv, err *e) {
     buf_printf(&file, "%s.log", name);
     path_join(&path, buf_cstr(&logs), buf_cstr(&file));
     uint64_t begun = clock_wall_ms();
+    /* Nobody shall take how the last one ended for this one. */
+    if (rc == OK && !job_is_running(name)) drop_status(name);
     if (rc == OK) rc = spawn_detached(argv, buf_cstr(&path), e);
     /* A short job may be over before it is seen running; then its status is new. */
     for (uint64_t until = clock_mono_ms() + START_MS; rc == OK && !job_is_running(name);) {

@@ -100,7 +100,7 @@ static void describe(const json *v, buf *out) {
 }
 
 typedef struct watcher {
-    bool is_json, is_terminal;
+    bool is_json, is_terminal, is_last; /* is_last: the job has ended */
     uint64_t shown_tenth, shown_ok;
     uint64_t last_time_ms;
 } watcher;
@@ -122,7 +122,7 @@ static void show(watcher *w, const json *v, const buf *text) {
     buf line = BUF_INIT;
     uint64_t time_ms = number(v, "time_ms"), all = number(v, "total_bytes");
     uint64_t tenth = all > 0 ? number(v, "done_bytes") * 10 / all : 10;
-    if (time_ms == w->last_time_ms) return;
+    if (time_ms == w->last_time_ms && (!w->is_last || w->is_json || w->is_terminal)) return;
     w->last_time_ms = time_ms;
     describe(v, &line);
     if (w->is_json) {
@@ -131,7 +131,7 @@ static void show(watcher *w, const json *v, const buf *text) {
         cmd_printf("\r\033[K%s", buf_cstr(&line));
     } else {
         show_files(w, v);
-        if (tenth != w->shown_tenth) cmd_printf("%s\n", buf_cstr(&line));
+        if (tenth != w->shown_tenth || w->is_last) cmd_printf("%s\n", buf_cstr(&line));
         w->shown_tenth = tenth;
     }
     cmd_flush();
@@ -161,6 +161,7 @@ static int attach(const cmd_args *a, const cmd_job *c) {
         is_over = !job_is_running(c->name); /* before reading: the last status must be seen */
         int rc = job_status_read(c->name, &text, &e);
         if (rc == OK) rc = json_parse(buf_cstr(&text), text.len, NULL, &v, &e);
+        w.is_last = is_over;
         if (rc == OK) show(&w, v, &text);
         if (is_over && w.is_terminal) cmd_puts("\n");
         if (is_over) code = rc == OK ? end_code(c, v) : cmd_fail(&e);
