@@ -89,9 +89,11 @@ int verify_run(const verify_options *o, verify_sink sink, void *ctx, verify_summ
     *out = (verify_summary){0};
     verify_run_state s = {.options = o, .summary = out, .first_text = BUF_INIT};
     int rc = look(&s, e);
-    for (int level = 1; rc == OK && level <= o->level && level <= 2; level++) {
+    for (int level = 1; rc == OK && level <= o->level && level <= 3; level++) {
         size_t n = 0;
-        const verify_check *checks = level == 1 ? verify_level_1(&n) : verify_level_2(&n);
+        const verify_check *checks = level == 1   ? verify_level_1(&n)
+                                     : level == 2 ? verify_level_2(&n)
+                                                  : verify_level_3(&n);
         for (size_t i = 0; i < n && rc == OK; i++) {
             if (o->stop != NULL && atomic_load(o->stop)) {
                 rc = err_set(e, ERR_CANCELLED, "verify was stopped");

@@ -1,8 +1,9 @@
 /* tandem verify: real requests against a running endpoint, each with what was asked, what was
  * expected and what came back. Works against the Unix socket of the engine or any base URL with a
- * key, so that a reverse proxy can be tested too. The checks are those of level 1 (six lines) and
- * level 2 (exactness, cancel, cache, parallel streams). A line whose feature the engine does not
- * have is SKIP with the engine's own words, never PASS.
+ * key, so that a reverse proxy can be tested too. The checks are those of level 1 (six lines), level 2
+ * (exactness, cancel, cache, parallel streams, prompt tokens, speed, RDMA) and level 3 (a quality
+ * set, the whole window, a soak). A line whose feature the engine or the machine does not have is
+ * SKIP with the reason, never PASS.
  *
  * Threads: verify_run blocks its caller; it starts threads of its own for parallel requests and has
  * joined them when it returns. Nothing is kept between runs. */
@@ -32,7 +33,10 @@ typedef struct verify_options {
     const char *socket_path; /* of the engine, or NULL */
     const char *base_url;    /* used when there is no socket, e.g. http://127.0.0.1:8888 */
     const char *key;         /* sent as bearer token; NULL: none */
-    int level;               /* 1 or 2: all lines up to it */
+    int level;               /* 1 to 3: all lines up to it */
+    int soak_s;              /* level 3: how long the soak goes on; 0: an hour, below 0: SKIP */
+    const char *baseline;    /* file that keeps the speed of the first run; NULL: not compared */
+    const char *sysfs;       /* in place of /sys, for the RDMA counters; NULL: the machine's own */
     int timeout_ms;          /* of one request; 0: 120000 */
     const atomic_bool *stop; /* ends the run between two lines; may be NULL */
 } verify_options;

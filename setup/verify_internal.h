@@ -18,6 +18,11 @@ typedef struct verify_check {
 
 const verify_check *verify_level_1(size_t *n);
 const verify_check *verify_level_2(size_t *n);
+const verify_check *verify_level_3(size_t *n);
+/* Lines of level 2 that have a file of their own (verify_figures.c). */
+void verify_check_tokens(verify_run_state *s, verify_line *l);
+void verify_check_speed(verify_run_state *s, verify_line *l);
+void verify_check_rdma(verify_run_state *s, verify_line *l);
 
 /* Sets verdict and reason; OK. */
 int verify_judge(verify_line *l, verify_verdict verdict, const char *reason);

@@ -197,6 +197,11 @@ const verify_check *verify_level_2(size_t *n) {
         {"count", "count from 1 to 200", "every number, in order", check_count},
         {"needle", "one sentence hidden in about 32,000 tokens", "the word asked for",
             check_needle},
+        {"tokens", "the conversations of the prompt self-test to /tokenize",
+            "the token ids of DeepSeek's own encoder", verify_check_tokens},
+        {"speed", "one reply of 128 tokens", "within a tenth of the first run's rate",
+            verify_check_speed},
+        {"rdma", "RDMA counters around a reply", "they moved", verify_check_rdma},
     };
     *n = sizeof checks / sizeof *checks;
     return checks;

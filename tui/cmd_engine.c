@@ -79,7 +79,8 @@ int cmd_start(const cmd_args *a) {
         .model_dir = cmd_value(a, "model"),
         .extra_args = extra,
         .deadline_ms = deadline_ms,
-        .may_start = true};
+        .may_start = true,
+        .is_alone = true};
     if (rc == OK) rc = launch_open(&o, &l, &e);
     if (rc == OK) rc = launch_run(l, cmd_stop_fd(), say, NULL, &e);
     if (rc == OK) {

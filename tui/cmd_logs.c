@@ -2,25 +2,18 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <regex.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/file.h"
-#include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/base/str.h"
 #include "setup/paths.h"
-#include "tui/cmd_internal.h"
+#include "tui/cmd_logs.h"
+#include "tui/cmd_pair.h"
 
 enum { LINES_DEFAULT = 100, LINES_MAX = 1000000, FOLLOW_MS = 200, READ_MAX_BYTES = 64 << 20 };
-
-typedef struct log_filter {
-    const cmd_args *args;
-    bool has_level, has_regex, is_json;
-    log_level level;
-    regex_t regex;
-} log_filter;
 
 /* The level word of a line: the second field. Lines of other programs have none and count as info. */
 static log_level line_level(const char *line) {
@@ -37,28 +30,60 @@ static log_level line_level(const char *line) {
     return level;
 }
 
-static bool passes(const log_filter *f, const char *line) {
+bool log_filter_passes(const log_filter *f, const char *line) {
+    /* Times are written so that they sort as texts; a line without one belongs to the one before. */
+    bool has_time = line[0] >= '0' && line[0] <= '9';
+    if (f->since[0] != '\0' && has_time && strncmp(line, f->since, strlen(f->since)) < 0)
+        return false;
     if (f->has_level && line_level(line) > f->level) return false;
     return !f->has_regex || regexec(&f->regex, line, 0, NULL, 0) == 0;
 }
 
-static void put_line(const log_filter *f, const char *line) {
+void log_filter_put(const log_filter *f, const char *node, const char *line) {
     if (f->is_json) {
         buf out = BUF_INIT;
         json_w w;
         cmd_begin_json(&w, &out);
+        if (node != NULL) json_w_kstr(&w, "node", node);
         json_w_kstr(&w, "level", log_level_name(line_level(line)));
         json_w_kstr(&w, "line", line);
         cmd_put_json(&w);
         buf_release(&out);
         return;
     }
+    if (node != NULL) cmd_printf("%-6s ", node);
     cmd_put_text(line, strlen(line));
     cmd_puts("\n");
 }
 
-static int make_filter(const cmd_args *a, log_filter *f, err *e) {
+/* "2026-11-30T14:02" as it is, or "10m", "2h", "1d": so long ago. */
+static int read_since(const char *text, char out[32], err *e) {
+    static const struct {
+        char letter;
+        int64_t seconds;
+    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
+    size_t n = strlen(text);
+    if (n >= 10 && n < 32 && text[4] == '-' && text[7] == '-') {
+        str_copy(out, 32, text);
+        return OK;
+    }
+    for (size_t i = 0; i < 4 && n > 1 && n < 10; i++) {
+        char number[16];
+        int64_t count = 0;
+        if (text[n - 1] != units[i].letter) continue;
+        str_copy(number, n, text);
+        if (parse_i64(number, &count) != OK || count < 1) break;
+        clock_format_utc(clock_wall_ms() - (uint64_t)(count * units[i].seconds) * 1000, out);
+        return OK;
+    }
+    return err_set(e, ERR_ARG,
+        "--since is \"%.20s\"; it must be a time such as 2026-11-30T14:02 (UTC) or 10m, 2h, 1d",
+        text);
+}
+
+int log_filter_make(const cmd_args *a, log_filter *f, err *e) {
     const char *level = cmd_value(a, "level"), *re = cmd_value(a, "grep");
+    const char *since = cmd_value(a, "since");
     *f = (log_filter){.args = a, .is_json = cmd_has(a, "json")};
     if (level != NULL) {
         if (log_level_parse(level, &f->level) != OK) {
@@ -67,6 +92,7 @@ static int make_filter(const cmd_args *a, log_filter *f, err *e) {
         }
         f->has_level = true;
     }
+    if (since != NULL && read_since(since, f->since, e) != OK) return ERR_ARG;
     if (re == NULL) return OK;
     int rc = regcomp(&f->regex, re, REG_EXTENDED | REG_NOSUB);
     if (rc != 0) {
@@ -78,6 +104,11 @@ static int make_filter(const cmd_args *a, log_filter *f, err *e) {
     return OK;
 }
 
+void log_filter_release(log_filter *f) {
+    if (f->has_regex) regfree(&f->regex);
+    f->has_regex = false;
+}
+
 /* Takes whole lines out of text, keeps those that pass; gives how many bytes were used. */
 static size_t each_line(
     const log_filter *f, const buf *text, void (*fn)(void *, const char *), void *ctx) {
@@ -87,7 +118,7 @@ static size_t each_line(
         if (end == NULL) break;
         size_t n = (size_t)(end - text->data) - at;
         char *line = mem_strndup(text->data + at, n);
-        if (passes(f, line)) fn(ctx, line);
+        if (log_filter_passes(f, line)) fn(ctx, line);
         mem_free(line);
         at += n + 1;
     }
@@ -106,7 +137,7 @@ typedef struct tail {
 
 static void put_tail(void *ctx, const char *line) {
     tail *t = ctx;
-    if (t->skip-- <= 0) put_line(t->filter, line);
+    if (t->skip-- <= 0) log_filter_put(t->filter, NULL, line);
 }
 
 /* Appends what is in the file from offset on. A shorter file was rotated: begin at its start. */
@@ -157,13 +188,15 @@ int cmd_logs(const cmd_args *a) {
     err e = ERR_INIT;
     int64_t n_lines = 0;
     int code = EXIT_OK;
-    if (make_filter(a, &f, &e) != OK ||
+    if (log_filter_make(a, &f, &e) != OK ||
         cmd_int_option(a, "lines", (cmd_range){0, LINES_MAX, LINES_DEFAULT}, &n_lines, &e) != OK) {
         code = cmd_fail_usage(&e);
+    } else if (cmd_pair_applies(a)) {
+        code = cmd_logs_pair(a, &f, n_lines);
     } else if (paths_engine_log(&path, &e) != OK || show(&f, buf_cstr(&path), n_lines, &e) != OK) {
         code = cmd_fail(&e);
     }
-    if (f.has_regex) regfree(&f.regex);
+    log_filter_release(&f);
     buf_release(&path);
     return cmd_finish(code);
 }

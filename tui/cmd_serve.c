@@ -144,7 +144,8 @@ static int run_detached(serve *s, err *e) {
     launch_options o = {.socket_path = buf_cstr(&s->socket),
         .model_dir = cmd_value(s->a, "model"),
         .extra_args = (const char *const *)s->args,
-        .may_start = true};
+        .may_start = true,
+        .is_alone = true};
     rc = launch_open(&o, &l, e);
     if (rc == OK) rc = launch_run(l, cmd_stop_fd(), NULL, NULL, e);
     if (rc == OK) {

@@ -3,6 +3,7 @@
 
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
+#include "setup/paths.h"
 #include "setup/verify.h"
 #include "tui/cmd_internal.h"
 
@@ -125,11 +126,16 @@ int cmd_verify(const cmd_args *a) {
     report r = {.is_json = cmd_has(a, "json")};
     verify_options o = {.stop = cmd_stop_flag()};
     verify_summary s;
-    int64_t level = 1;
+    int64_t level = 1, minutes = 60;
+    buf baseline = BUF_INIT;
     const char *key_file = cmd_value(a, "key-file");
-    int code = EXIT_OK, rc = cmd_int_option(a, "level", (cmd_range){1, 2, 1}, &level, &e);
+    int code = EXIT_OK, rc = cmd_int_option(a, "level", (cmd_range){1, 3, 1}, &level, &e);
+    if (rc == OK) rc = cmd_int_option(a, "soak", (cmd_range){0, 1440, 60}, &minutes, &e);
     if (rc != OK) return cmd_fail_usage(&e);
     o.level = (int)level;
+    o.soak_s = minutes > 0 ? (int)minutes * 60 : -1;
+    if (paths_state(&baseline, NULL) == OK && buf_puts(&baseline, "/verify-speed.json") == OK)
+        o.baseline = buf_cstr(&baseline);
     if (key_file != NULL) rc = read_key(key_file, &key, &e);
     if (rc == OK && key.len > 0) o.key = buf_cstr(&key);
     if (rc == OK) rc = find_target(a, &o, &socket, &e);
@@ -143,5 +149,6 @@ int cmd_verify(const cmd_args *a) {
     if (key.data != NULL) memset(key.data, 0, key.len);
     buf_release(&key);
     buf_release(&socket);
+    buf_release(&baseline);
     return cmd_finish(code);
 }

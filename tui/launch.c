@@ -14,6 +14,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/str.h"
 #include "setup/engine_args.h"
+#include "setup/pair.h"
 #include "setup/paths.h"
 #include "setup/settings.h"
 #include "tui/launch_process.h"
@@ -351,6 +352,9 @@ int launch_open(const launch_options *o, launch **out, err *e) {
     l->started_ms = clock_mono_ms();
     int rc = settings_load(s, e);
     if (rc == OK) rc = fill_paths(l, o, e);
+    /* Of a pair, one half must never be started by accident: tandem start brings up both. */
+    if (rc == OK && !o->is_alone && o->model_dir == NULL && pair_is_configured(s))
+        l->may_start = false;
     if (rc == OK) {
         l->deadline_ms =
             o->deadline_ms > 0 ? o->deadline_ms : (int)settings_int(s, "READY_TIMEOUT") * 1000;

@@ -29,6 +29,7 @@ typedef struct launch_options {
     const char *const *extra_args; /* further daemon arguments, NULL-ended; may be NULL */
     int deadline_ms;               /* 0: the setting READY_TIMEOUT */
     bool may_start;                /* false: only attach */
+    bool is_alone;                 /* starts an engine here also when a pair is set up */
 } launch_options;
 
 /* What is known of the daemon while it comes up. */

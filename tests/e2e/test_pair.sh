@@ -10,7 +10,7 @@ nodes_trust
 nodes_settings
 # Where the model is not beside the program (a build folder elsewhere) the nodes share it by path.
 [ -f "$out/../templates/demo-model/config.json" ] || node_env+=("TANDEM_MODEL_DIR=$model")
-node_env+=("TANDEM_CONTEXT=2048" "TANDEM_PARALLEL=2" "TANDEM_STOP_TIMEOUT=5")
+node_env+=("TANDEM_CONTEXT=4096" "TANDEM_PARALLEL=2" "TANDEM_STOP_TIMEOUT=5")
 
 t() { on head "$tandem" "$@"; }
 pair_state() { t status --json 2>/dev/null | grep -o '"pair":{"state":"[a-z-]*"' | cut -d'"' -f6; }
@@ -68,6 +68,16 @@ check "a chat over two ranks" has "$(t ask 'What is 17 + 19?')" '36'
 shown=$(t start)
 check "start again: it runs already" has "$shown" 'running already'
 
+# The logs of both, and the doctor of a pair that is well.
+shown=$(t logs -n 200)
+check "logs: both machines, merged" eval 'has "$shown" "^head   .*rank=0" && has "$shown" "^worker .*rank=1"'
+times=$(printf '%s\n' "$shown" | grep -Eo '[0-9]{4}-[0-9-]+T[0-9:.]+Z' | head -n 200)
+check "logs: in the order of time" is "$times" "$(printf '%s\n' "$times" | sort)"
+check "logs: one machine" has_not "$(t logs --node worker -n 50)" '^head'
+check "logs: bounded" is "$(t logs -n 5 | wc -l)" 5
+check "doctor: no symptom" has "$(t doctor)" '^symptom: none is seen'
+check "doctor: JSON" has "$(t doctor --json)" '"symptom":null,"causes":\['
+
 # The secret is nowhere.
 for home in "$head_home" "$worker_home"; do
     check "no secret in a file" eval '! grep -rqE "\"secret\":\"[0-9a-f]{64}" "$home/.local" "$home/.config" 2>/dev/null'
@@ -95,6 +105,12 @@ node_env+=("TANDEM_QUEUE_MAX=8")
 shown=$(t restart 2>&1)
 check "restart: shows the change" has "$shown" '^\+ QUEUE_MAX=8'
 check "restart: ready with another id" eval 'pair_is ready && ! t status --json | grep -q "$start_id"'
+
+# An engine is never started alone where a pair is set up.
+t stop >/dev/null
+shown=$(t ask 'What is 17 + 19?' 2>&1)
+check "no lone engine by accident" eval 'has "$shown" "no engine is running; start it with: tandem start" && no_ranks'
+t start >/dev/null 2>&1
 
 # Stop.
 shown=$(t stop)
@@ -127,6 +143,7 @@ check "worker off: the head's rank ends, too" wait_for 60 eval '[ "$(daemons hea
 shown=$(t start 2>&1)
 check "worker off: start is refused" is "$?" 40
 check "worker off: with the reason" has "$shown" 'worker.*cannot be reached'
+check "worker off: the doctor says so" has "$(t doctor)" 'The worker cannot be reached by ssh. \(certain\)'
 shown=$(t stop 2>&1)
 check "worker off: stop says what it could not see" is "$?" 40
 node_on worker
@@ -141,6 +158,9 @@ shown=$(on head env TANDEM_MODEL_DIR="$work/half-model" "$tandem" start 2>&1)
 check "a broken model: the start fails" is "$?" 41
 check "a broken model: the rank's own words" has "$shown" 'rank [01] \((head|worker)\): .*safetensors'
 check "a broken model: no rank is left" wait_for 20 no_ranks
+shown=$(t doctor)
+check "doctor: the symptom" has "$shown" '^symptom: the pair is failed: rank [01]'
+check "doctor: its cause comes first" has "$shown" '^ 1. A file of the model is missing, damaged or of another model. \(certain\)'
 check "a broken model: the state keeps it" eval 'pair_is failed && has "$(t status)" "first error: .*safetensors"'
 
 # Both engines stand still while loading: found by the keepers, with the stacks kept.

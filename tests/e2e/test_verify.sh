@@ -6,12 +6,14 @@
 shown=$("$tandem" verify --level 2)
 code=$?
 check "no line fails" test "$code" -eq 0 -o "$code" -eq 10
-check "eleven verdicts" is "$(printf '%s\n' "$shown" | grep -Ec '^(PASS|WARN|SKIP|FAIL)  ')" 11
+check "fourteen verdicts" is "$(printf '%s\n' "$shown" | grep -Ec '^(PASS|WARN|SKIP|FAIL)  ')" 14
 check "the sum passes" has "$shown" '^PASS  chat '
 check "thinking passes" has "$shown" '^PASS  thinking '
 check "isolation passes" has "$shown" '^PASS  isolation '
 check "four at once pass" has "$shown" '^PASS  parallel '
 check "a cut stream is noticed" has "$shown" '^PASS  cancel '
+check "the prompts are DeepSeek's token by token" has "$shown" '^PASS  tokens '
+check "no RDMA here is said, not passed" has "$shown" 'this machine has no RDMA device'
 check "a summary" has "$shown" '^tandem-demo: [0-9]+ passed, [0-9]+ with warnings, 0 failed, [0-9]+ skipped$'
 
 shown=$("$tandem" verify --json)
@@ -25,7 +27,11 @@ shown=$("$tandem" verify --url http://127.0.0.1:9 2>&1)
 code=$?
 check "no endpoint is one sentence" one_line "$shown"
 check "no endpoint has its code" is "$code" 41
-shown=$("$tandem" verify --level 3 2>&1)
+shown=$("$tandem" verify --level 3 --soak 0)
+check "level 3: ten sums" has "$shown" '^PASS  quality '
+check "level 3: the whole window" has "$shown" '^PASS  window '
+check "level 3: the soak that was left out is SKIP" has "$shown" '^SKIP  soak '
+shown=$("$tandem" verify --level 4 2>&1)
 check "a level that does not exist" is "$?" 2
 
 done_testing
