@@ -4,6 +4,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/daemon_internal.h"
+#include "engine/model/record.h"
 
 #define PAGE_TOKENS 128
 #define CONTEXT_DEFAULT_MAX (1 << 20)
@@ -77,6 +78,7 @@ int daemon_open_model(daemon_part *p, const control_settings *s, exchange *x, er
     mo.exchange = x;
     mo.store = p->store;
     rc = model_open(&mo, &p->model, e);
+    if (rc == OK) rc = model_record_steps(p->model, e);
     if (rc != OK) return rc;
     (void)daemon_self_loaded(p->self, 1, 1);
     daemon_self_model(p->self, p->model);

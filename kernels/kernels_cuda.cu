@@ -63,7 +63,8 @@ static void cuda_close(kernel_context *k) {
     cuda_device *d = cuda_of(k);
     if (d == NULL) return;
     if (d->stream != NULL) {
-        (void)cudaStreamSynchronize(d->stream);
+        err ignored = {};
+        (void)cuda_stream_wait(d->stream, d->id, CUDA_WAIT_MS, &ignored);
         (void)cudaStreamDestroy(d->stream);
     }
     for (size_t i = 0; i < d->n_slabs; i++)
@@ -81,23 +82,44 @@ static void cuda_close(kernel_context *k) {
     k->stream = NULL;
 }
 
+/* Asks the driver whether this program holds code for the device. */
+static __global__ void __launch_bounds__(32) probe_kernel() {
+}
+
+static int no_device(err *e, cudaError_t code) {
+    int driver = 0;
+    const int mine = CUDART_VERSION;
+    (void)cudaGetLastError();
+    (void)cudaDriverGetVersion(&driver);
+    if (code == cudaErrorInsufficientDriver && driver > 0)
+        return err_set(e, ERR_DEVICE,
+            "the NVIDIA driver is too old: it knows CUDA %d.%d, this program needs %d.%d; install a "
+            "newer driver, or start with the CPU engine",
+            driver / 1000, driver % 1000 / 10, mine / 1000, mine % 1000 / 10);
+    if (code == cudaSuccess || code == cudaErrorNoDevice || driver == 0)
+        return err_set(e, ERR_DEVICE,
+            "no usable NVIDIA GPU: %s; check that nvidia-smi lists one, or start with the CPU engine",
+            driver == 0 ? "no NVIDIA driver is loaded" : "the driver finds none");
+    return err_set(e, ERR_DEVICE, "the GPU cannot be used: %s; nvidia-smi may say more",
+        cudaGetErrorString(code));
+}
+
 static int check_device(cuda_device *d, err *e) {
     cudaDeviceProp p;
+    cudaFuncAttributes code;
     int n = 0;
-    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
-        (void)cudaGetLastError();
-        return err_set(e, ERR_DEVICE,
-            "no usable NVIDIA GPU: none is present or the driver is older than this program's CUDA "
-            "%d.%d; check nvidia-smi, or start with the CPU engine",
-            CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
-    }
+    const cudaError_t found = cudaGetDeviceCount(&n);
+    if (found != cudaSuccess || n == 0) return no_device(e, found);
     int rc = cuda_check(e, cudaGetDevice(&d->id), "choosing the GPU");
     if (rc == OK) rc = cuda_check(e, cudaGetDeviceProperties(&p, d->id), "reading the GPU");
     if (rc != OK) return rc;
-    if (p.major < 9)
+    if (p.major < 9 || cudaFuncGetAttributes(&code, probe_kernel) != cudaSuccess) {
+        (void)cudaGetLastError();
         return err_set(e, ERR_UNSUPPORTED,
-            "GPU %s has compute capability %d.%d; this program needs 9.0 or 12.1", p.name, p.major,
-            p.minor);
+            "GPU %s has compute capability %d.%d, for which this program has no code; it is built for "
+            "9.0 and 12.1 (make CUDA=1), or for one of them (SLIM=1, GPU_ARCHS)",
+            p.name, p.major, p.minor);
+    }
     d->n_sms = p.multiProcessorCount;
     d->shared_bytes = (int)p.sharedMemPerBlockOptin;
     return OK;
@@ -118,7 +140,7 @@ static int cuda_open(kernel_context *k, err *e) {
         d->sums = (int64_t *)cuda_mem_new((size_t)EXL3_GPU_MAX_SUMS * sizeof(int64_t));
         d->counters = (int32_t *)cuda_mem_new((size_t)EXL3_GPU_MAX_COUNTERS * sizeof(int32_t));
         if (d->sums == NULL || d->counters == NULL)
-            rc = err_set(e, ERR_MEMORY, "no device memory for work areas of 33 MiB");
+            rc = cuda_no_memory(e, "work areas", (size_t)33 << 20);
     }
     if (rc != OK) {
         cuda_close(k);
@@ -135,7 +157,8 @@ static void note(kernel_context *k, cudaError_t code, const char *what) {
 }
 
 static void wait_stream(kernel_context *k) {
-    note(k, cudaStreamSynchronize(cuda_of(k)->stream), "waiting for the GPU");
+    if (k->rc == OK)
+        k->rc = cuda_stream_wait(cuda_of(k)->stream, cuda_of(k)->id, CUDA_WAIT_MS, &k->error);
 }
 
 static void cuda_wait(kernel_context *k) {

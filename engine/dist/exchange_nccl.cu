@@ -1,7 +1,10 @@
 #include "engine/dist/exchange_nccl.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <nccl.h>
+#include <pthread.h>
+#include <time.h>
 
 #include "kernels/cuda_ops.h"
 
@@ -22,6 +25,7 @@ typedef struct nccl_library {
     decltype(&ncclCommGetAsyncError) async_error;
     decltype(&ncclAllGather) all_gather;
     decltype(&ncclGetErrorString) error_string;
+    decltype(&ncclGetLastError) last_error; /* may be missing */
 } nccl_library;
 
 typedef struct nccl_exchange {
@@ -29,6 +33,7 @@ typedef struct nccl_exchange {
     exchange *control;
     nccl_library nccl;
     ncclComm_t comm;
+    int device;
     float *parts; /* device, [world][piece_bytes] */
     size_t piece_bytes;
 } nccl_exchange;
@@ -42,7 +47,9 @@ static int library_open(nccl_library *l, err *e) {
     l->handle = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (l->handle == NULL)
         return err_set(e, ERR_UNSUPPORTED,
-            "NCCL (libnccl.so.2) is not installed, which two GPU ranks need: %s", dlerror());
+            "NCCL, which two GPU ranks need, is not on this node: %s; install libnccl2, or start from a "
+            "bundle that holds it (make bundle without SLIM=1)",
+            dlerror());
     const bool is_whole = find(l->handle, "ncclGetVersion", &l->get_version) &&
                           find(l->handle, "ncclGetUniqueId", &l->get_unique_id) &&
                           find(l->handle, "ncclCommInitRank", &l->init_rank) &&
@@ -51,10 +58,12 @@ static int library_open(nccl_library *l, err *e) {
                           find(l->handle, "ncclCommGetAsyncError", &l->async_error) &&
                           find(l->handle, "ncclAllGather", &l->all_gather) &&
                           find(l->handle, "ncclGetErrorString", &l->error_string);
+    (void)find(l->handle, "ncclGetLastError", &l->last_error);
     if (is_whole) return OK;
     (void)dlclose(l->handle);
     l->handle = NULL;
-    return err_set(e, ERR_UNSUPPORTED, "libnccl.so.2 lacks a function: it is too old");
+    return err_set(e, ERR_UNSUPPORTED,
+        "libnccl.so.2 on this node lacks a function: it is too old; install NCCL 2.14 or newer");
 }
 
 int exchange_nccl_version(void) {
@@ -73,13 +82,29 @@ static int nccl_check(nccl_exchange *x, ncclResult_t code, const char *what, err
     const int kind = code == ncclRemoteError   ? ERR_PEER
                      : code == ncclSystemError ? ERR_NET
                                                : ERR_DEVICE;
-    x->base.rc = err_set(&x->base.broken, kind, "NCCL, %s: %s", what, x->nccl.error_string(code));
+    const char *detail = x->nccl.last_error == NULL ? NULL : x->nccl.last_error(NULL);
+    const bool has_detail = detail != NULL && detail[0] != '\0';
+    x->base.rc = err_set(&x->base.broken, kind,
+        "NCCL on rank %d, %s: %s%s%.300s; `tandem check link` tests the rail between the nodes",
+        x->base.rank, what, x->nccl.error_string(code), has_detail ? ": " : "",
+        has_detail ? detail : "");
     if (e != NULL) *e = x->base.broken;
     return kind;
 }
 
-/* What stands in the way of a call: an earlier failure, or one that NCCL noticed meanwhile. */
+/* The exchange is of no more use: work of the device that waits for a peer ends. */
+static void nccl_give_up(nccl_exchange *x) {
+    if (x->comm != NULL) (void)x->nccl.abort(x->comm);
+    x->comm = NULL;
+}
+
+/* What stands in the way of a call: an earlier failure, an abort from another thread, or what NCCL
+ * noticed meanwhile. */
 static int nccl_ready(nccl_exchange *x, err *e) {
+    if (x->base.rc == OK && x->base.is_aborted == 2) {
+        x->base.broken = x->base.abort_error;
+        x->base.rc = x->base.broken.code;
+    }
     if (x->base.rc != OK) {
         if (e != NULL) *e = x->base.broken;
         return x->base.rc;
@@ -88,6 +113,14 @@ static int nccl_ready(nccl_exchange *x, err *e) {
     return nccl_check(x,
         x->nccl.async_error(x->comm, &state) != ncclSuccess ? ncclInternalError : state,
         "connection", e);
+}
+
+/* Asked by the step thread while it waits for the device (cuda_watch_fn). */
+static int nccl_watch(void *ctx, err *e) {
+    nccl_exchange *x = (nccl_exchange *)ctx;
+    const int rc = nccl_ready(x, e);
+    if (rc != OK) nccl_give_up(x);
+    return rc;
 }
 
 __global__ void __launch_bounds__(256)
@@ -134,8 +167,9 @@ static int nccl_host_gather(exchange *base, const void *mine, size_t bytes, void
 
 static void nccl_close(exchange *base) {
     nccl_exchange *x = (nccl_exchange *)base;
+    cuda_watch_set(x->device, NULL, NULL);
     if (x->comm != NULL && base->rc == OK) (void)x->nccl.destroy(x->comm);
-    if (x->comm != NULL && base->rc != OK) (void)x->nccl.abort(x->comm);
+    if (base->rc != OK) nccl_give_up(x);
     (void)cudaFree(x->parts);
     if (x->nccl.handle != NULL) (void)dlclose(x->nccl.handle);
     exchange_close(x->control);
@@ -153,6 +187,89 @@ static exchange_ops make_ops() {
 }
 static const exchange_ops nccl_ops = make_ops();
 
+/* ---- start ---- */
+
+/* NCCL's own start has no deadline, so a thread makes it. Whoever ends last frees this. */
+typedef struct nccl_start {
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t ended;
+    bool is_done, is_abandoned;
+    ncclResult_t code;
+    ncclComm_t comm;
+    /* set before the thread */
+    nccl_library nccl;
+    ncclUniqueId id;
+    int device, rank, world;
+} nccl_start;
+
+enum { NCCL_START_MS = 60000 };
+
+static void *start_thread(void *arg) {
+    nccl_start *s = (nccl_start *)arg;
+    ncclComm_t comm = NULL;
+    ncclResult_t code = cudaSetDevice(s->device) == cudaSuccess
+                            ? s->nccl.init_rank(&comm, s->world, s->id, s->rank)
+                            : ncclUnhandledCudaError;
+    pthread_mutex_lock(&s->lock);
+    s->code = code;
+    s->comm = comm;
+    s->is_done = true;
+    const bool is_mine = s->is_abandoned;
+    pthread_cond_signal(&s->ended);
+    pthread_mutex_unlock(&s->lock);
+    if (is_mine) {
+        if (code == ncclSuccess) (void)s->nccl.abort(comm);
+        mem_free(s);
+    }
+    return NULL;
+}
+
+/* False when the deadline came first; the thread then keeps s. */
+static bool start_wait(nccl_start *s) {
+    struct timespec until;
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += NCCL_START_MS / 1000;
+    pthread_mutex_lock(&s->lock);
+    int rc = 0;
+    while (!s->is_done && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&s->ended, &s->lock, &until);
+    const bool is_done = s->is_done;
+    s->is_abandoned = !is_done;
+    pthread_mutex_unlock(&s->lock);
+    return is_done;
+}
+
+static int start_ranks(nccl_exchange *x, const ncclUniqueId *id, err *e) {
+    nccl_start *s = (nccl_start *)mem_alloc(sizeof(*s));
+    pthread_t thread;
+    (void)pthread_mutex_init(&s->lock, NULL);
+    (void)pthread_cond_init(&s->ended, NULL);
+    s->nccl = x->nccl;
+    s->id = *id;
+    s->device = x->device;
+    s->rank = x->base.rank;
+    s->world = x->base.world;
+    if (pthread_create(&thread, NULL, start_thread, s) != 0) {
+        mem_free(s);
+        return err_set(e, ERR_MEMORY, "no thread for the start of NCCL");
+    }
+    if (!start_wait(s)) {
+        (void)pthread_detach(thread);
+        x->nccl.handle = NULL; /* the thread still uses the library */
+        return err_set(e, ERR_TIMEOUT,
+            "NCCL did not bring rank %d together with the other of %d ranks within %d s; check that "
+            "NCCL_SOCKET_IFNAME and NCCL_IB_HCA name the rail between the nodes on both of them "
+            "(`tandem check link` tests it) and that the other rank runs",
+            x->base.rank, x->base.world, NCCL_START_MS / 1000);
+    }
+    (void)pthread_join(thread, NULL);
+    const ncclResult_t code = s->code;
+    x->comm = s->comm;
+    mem_free(s);
+    if (code != ncclSuccess) x->comm = NULL;
+    return nccl_check(x, code, "connecting", e);
+}
+
 static int connect_ranks(nccl_exchange *x, err *e) {
     ncclUniqueId id = {};
     int rc = OK;
@@ -161,9 +278,7 @@ static int connect_ranks(nccl_exchange *x, err *e) {
     const int sent = exchange_bcast(x->control, &id, sizeof(id), 0, e);
     if (rc == OK) rc = sent;
     if (rc == OK) rc = exchange_check(x->control, (uint64_t)sizeof(id), "NCCL start", e);
-    if (rc == OK)
-        rc = nccl_check(
-            x, x->nccl.init_rank(&x->comm, x->base.world, id, x->base.rank), "connecting", e);
+    if (rc == OK) rc = start_ranks(x, &id, e);
     return rc;
 }
 
@@ -173,6 +288,7 @@ int exchange_nccl_open(exchange *control, size_t max_bytes, exchange **out, err 
     *out = NULL;
     int rc = exchange_init(&x->base, &nccl_ops, rank_world, control->max_bytes, e);
     x->piece_bytes = max_bytes == 0 ? (size_t)64 << 20 : max_bytes;
+    if (rc == OK) rc = cuda_check(e, cudaGetDevice(&x->device), "the GPU of the exchange");
     if (rc == OK) rc = library_open(&x->nccl, e);
     if (rc == OK)
         rc = cuda_check(e, cudaMalloc((void **)&x->parts, (size_t)rank_world[1] * x->piece_bytes),
@@ -186,6 +302,7 @@ int exchange_nccl_open(exchange *control, size_t max_bytes, exchange **out, err 
         nccl_close(&x->base);
         return rc;
     }
+    cuda_watch_set(x->device, nccl_watch, x);
     *out = &x->base;
     return OK;
 }

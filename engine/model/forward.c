@@ -149,6 +149,29 @@ static step_graph *find_graph(model *m, int n_logits) {
     return oldest;
 }
 
+static void record(model *m, step_graph *g, int n_logits) {
+    m->ops->graph_begin(&m->k);
+    if (m->k.rc == OK) {
+        run_pass(m, n_logits);
+        g->graph = m->ops->graph_end(&m->k);
+    }
+}
+
+void pass_record(model *m, int n_logits) {
+    step_graph *g = find_graph(m, n_logits);
+    if (m->k.rc != OK || g->graph != NULL) {
+        return;
+    }
+    g->used = ++m->n_steps;
+    /* Work of another size loads other kernels, which a recording cannot. */
+    if (m->n_recorded_rows < m->step_rows.rows.n) {
+        m->n_recorded_rows = m->step_rows.rows.n;
+        run_pass(m, n_logits);
+    }
+    g->n_seen = 1;
+    record(m, g, n_logits);
+}
+
 /* Records the pass the second time its key comes, replays it from then on. */
 static void run_recorded(model *m, int n_logits) {
     step_graph *g = find_graph(m, n_logits);
@@ -161,11 +184,7 @@ static void run_recorded(model *m, int n_logits) {
         return;
     }
     if (g->graph == NULL) {
-        m->ops->graph_begin(&m->k);
-        if (m->k.rc == OK) {
-            run_pass(m, n_logits);
-            g->graph = m->ops->graph_end(&m->k);
-        }
+        record(m, g, n_logits);
     }
     m->ops->graph_run(&m->k, g->graph);
 }

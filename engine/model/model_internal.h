@@ -132,7 +132,7 @@ typedef struct buffers {
     host_buffers host;
 } buffers;
 
-enum { MODEL_MAX_GRAPHS = 48, MODEL_GRAPH_ROWS = 64 };
+enum { MODEL_MAX_GRAPHS = 64, MODEL_GRAPH_ROWS = 64 };
 
 /* A recorded pass. Everything a launch depends on that changes from step to step, apart from the
  * contents of the lists, is in the key. */
@@ -189,6 +189,7 @@ struct model {
     err fault; /* of the Engram store in this step; code OK: none */
     /* pass */
     step_graph graphs[MODEL_MAX_GRAPHS];
+    int n_recorded_rows; /* most rows of a pass that was run before it was recorded ahead */
     uint64_t n_steps;
     row_lists step_rows, feed_rows, draft_rows;
     buffers b;
@@ -250,6 +251,8 @@ void row_lists_send(model *m, row_lists *l);
 /* All hash columns of one position; tokens(back) gives the token back positions earlier, -1 before
  * the start. */
 void engram_hash(const model *m, int i_engram, const int32_t *history, int64_t *ids);
+/* Records the pass of the lists as they are, without running it, unless it is recorded already. */
+void pass_record(model *m, int n_logits);
 void engram_begin(model *m);
 /* Rows that will be needed soon: of n positions behind n_before tokens, see model_prefetch; of the
  * newest of n_drafted drafted tokens of each request (0: of the request's own token). */

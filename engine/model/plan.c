@@ -82,11 +82,11 @@ void row_lists_close(row_lists *l) {
     }
 }
 
-/* Bounds are powers of two so that recorded passes fit many steps. */
+/* Few bounds, so that recorded passes fit many steps. */
 static int64_t bound_of(const model *m, int64_t pos) {
-    int64_t bound = 256;
+    int64_t bound = 2048;
     while (bound <= pos) {
-        bound *= 2;
+        bound *= 4;
     }
     return bound > m->options.max_context ? m->options.max_context : bound;
 }

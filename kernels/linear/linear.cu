@@ -25,7 +25,7 @@ gpu_matrix linear_gpu_matrix(const linear_weight *w) {
 static int upload_vector(cuda_device *d, const void *from, int n, const uint16_t **out, err *e) {
     if (from == NULL) return OK;
     void *to = cuda_slab_take(d, (size_t)n * 2);
-    if (to == NULL) return err_set(e, ERR_MEMORY, "no device memory for a vector of %d values", n);
+    if (to == NULL) return cuda_no_memory(e, "a vector of a matrix", (size_t)n * 2);
     *out = (const uint16_t *)to;
     return cuda_check(e, cudaMemcpy(to, from, (size_t)n * 2, cudaMemcpyDefault), "EXL3 vector");
 }
@@ -43,7 +43,7 @@ int linear_cuda_packed_new(kernel_context *k, const exl3_matrix *m, const void *
     void *to = cuda_slab_take(d, bytes);
     if (words == NULL || to == NULL) {
         mem_free(words);
-        return err_set(e, ERR_MEMORY, "no memory for an EXL3 matrix of %zu KiB", bytes >> 10);
+        return cuda_no_memory(e, "an EXL3 matrix", bytes);
     }
     packed_matrix *p = (packed_matrix *)mem_alloc(sizeof(*p));
     p->m.words = (const uint32_t *)to;

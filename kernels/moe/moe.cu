@@ -38,7 +38,7 @@ int moe_cuda_table_new(kernel_context *k, const expert_weights *experts, int n,
         }
     }
     void *device = cuda_slab_take(cuda_of(k), bytes);
-    int rc = device == NULL ? err_set(e, ERR_MEMORY, "no device memory for a table of experts")
+    int rc = device == NULL ? cuda_no_memory(e, "a table of experts", bytes)
                             : cuda_check(e, cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice),
                                   "table of experts");
     mem_free(host);

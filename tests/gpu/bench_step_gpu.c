@@ -16,6 +16,7 @@
 #include "engine/base/mem.h"
 #include "engine/dist/exchange_nccl.h"
 #include "engine/model/model.h"
+#include "engine/model/record.h"
 #include "tests/gpu/gpu_backend.h"
 #include "tests/gpu/synthetic_model.h"
 
@@ -186,6 +187,13 @@ static void open_model(const char *dir, int world, exchange *x) {
         (double)(clock_mono_ns() - start) / 1e9, (double)info.memory.weight_bytes / 0x1p30,
         (double)info.memory.scratch_bytes / 0x1p30, (double)info.memory.pages_bytes / 0x1p30);
     mem_free(classes);
+    size_t before = 0, after = 0, all = 0;
+    (void)cudaMemGetInfo(&before, &all);
+    start = clock_mono_ns();
+    if (model_record_steps(m, &e) != OK) stop("recording", &e);
+    (void)cudaMemGetInfo(&after, &all);
+    printf("steps recorded in %.2f s, %.0f MiB\n", (double)(clock_mono_ns() - start) / 1e9,
+        (double)(before - after) / 0x1p20);
 }
 
 static void bench_contexts(void) {

@@ -12,6 +12,7 @@
 #include "engine/base/mem.h"
 #include "engine/model/model.h"
 #include "engine/model/rank_pack.h"
+#include "engine/model/record.h"
 #include "tests/gpu/gpu_backend.h"
 #include "tests/harness/model_probe.h"
 #include "tests/harness/vectors.h"
@@ -21,7 +22,7 @@ enum { PROMPT = 75, DECODED = 8, VERIFY = 5, CONTEXT = 256 };
 typedef struct whole_run {
     const char *backend, *pack;
     int chunk; /* rows of a prompt step */
-    bool has_tap, has_exact_kv;
+    bool has_tap, has_exact_kv, records;
     int n_vocab, n_rows;
     float *logits; /* [n_rows][n_vocab] */
 } whole_run;
@@ -58,6 +59,8 @@ static void run(whole_run *r) {
     r->logits = mem_array((size_t)(PROMPT + DECODED + VERIFY) * (size_t)r->n_vocab, sizeof(float));
     for (int i = 0; i < PROMPT + DECODED + VERIFY; i++)
         tokens[i] = (i * 131 + 7) % r->n_vocab;
+    err e = ERR_INIT;
+    CHECK(!r->records || model_record_steps(m, &e) == OK);
     if (r->has_tap) model_set_tap(m, count_tap, NULL);
     probe_slot(m, 0, 0, CONTEXT);
     for (int at = 0; at < PROMPT; at += r->chunk) {
@@ -136,6 +139,7 @@ int main(void) {
     static whole_run exact = {.backend = "cuda", .chunk = 75, .has_exact_kv = true};
     static whole_run plain = {.backend = "cuda", .chunk = 75},
                      small = {.backend = "cuda", .chunk = 7};
+    static whole_run recorded = {.backend = "cuda", .chunk = 75, .records = true};
     static whole_run tapped = {.backend = "cuda", .chunk = 75, .has_tap = true};
     vectors v = {0};
     if (!gpu_backend_use()) return 77;
@@ -144,9 +148,11 @@ int main(void) {
     run(&plain);
     run(&small);
     run(&tapped);
+    run(&recorded);
     check_near(&v, "GPU against CPU", &exact, &cpu);
     check_bits(&v, "chunks of 7 and of 75", &small, &plain);
     check_bits(&v, "with and without a tap", &tapped, &plain);
+    check_bits(&v, "steps recorded before the first one", &recorded, &plain);
     check_pack(&v, &plain);
     if (n_tapped == 0) vectors_fail(&v, "tap", "values", "none");
     return vectors_end(&v);
