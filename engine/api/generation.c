@@ -461,6 +461,10 @@ void generation_measure(const generation *g) {
     run_progress p;
     ticket_progress(g->ticket, &p);
     log_end(g, &p);
+    if (g->failure != NULL) {
+        LOG(LOG_ERROR, "api", "reply failed", "id=%s code=%s message=\"%s\"", g->q.id,
+            err_name(g->failure->code), g->failure->msg);
+    }
     metric_add(m->reasoning_tokens, (double)g->n_reasoning);
     if (p.start_ns == 0) return;
     metric_observe(m->queue, (double)(p.start_ns - p.submit_ns) / 1e9);

@@ -106,6 +106,12 @@ static void phase_byte(grammar_state *s, frame *f, const char *text, uint8_t byt
     }
 }
 
+/* Behind "<" comes another parameter, or the end of a call that has some: a tool without parameters
+ * has only the empty line. */
+static bool may_go_on(grammar_state *s, uint32_t index, const frame *f) {
+    return object_may_add(s, index) || (f->u.object.n > 0 && object_may_close(s, f));
+}
+
 void tags_byte(grammar_state *s, uint32_t index, uint8_t byte) {
     frame f = *state_frame(s, index);
     const char *text = phase_text(f.phase);
@@ -116,7 +122,7 @@ void tags_byte(grammar_state *s, uint32_t index, uint8_t byte) {
     bool has_none = f.u.object.n == 0;
     switch (f.phase) {
     case TAGS_LINE:
-        if (byte == '<') push_phase(s, &f, TAGS_LESS);
+        if (byte == '<' && may_go_on(s, index, &f)) push_phase(s, &f, TAGS_LESS);
         if (byte == '\n' && has_none && object_may_close(s, &f)) push_phase(s, &f, TAGS_EMPTY);
         break;
     case TAGS_LESS:

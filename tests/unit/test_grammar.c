@@ -213,6 +213,32 @@ static void test_tools_auto(void **state) {
     json_free(tools);
 }
 
+/* A tool that takes nothing has one way to be called; no token may lead away from it. */
+static void test_tools_without_parameters(void **state) {
+    static const char *const lists[] = {"[{\"name\":\"now\"}]",
+        "[{\"name\":\"now\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}]",
+        "[{\"name\":\"now\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{},"
+        "\"additionalProperties\":false}}]"};
+    (void)state;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        for (int is_required = 0; is_required < 2; is_required++) {
+            grammar *g = NULL;
+            json *tools = NULL;
+            err e = ERR_INIT;
+            assert_int_equal(json_parse(lists[i], strlen(lists[i]), NULL, &tools, &e), OK);
+            tools_options o = {.tools = tools, .is_required = is_required != 0};
+            if (grammar_from_tools(trie, tk, &o, &g, &e) != OK) fail_msg("%s", e.msg);
+            for (uint64_t seed = 0; seed < 40; seed++) {
+                buf text = BUF_INIT;
+                (void)walk_random(g, tk, seed, 40, &text); /* ends the program at a dead end */
+                buf_release(&text);
+            }
+            grammar_put(g);
+            json_free(tools);
+        }
+    }
+}
+
 static void test_tools_forced(void **state) {
     static const char *const names[] = {"weather"};
     grammar *g = NULL;
@@ -312,8 +338,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_regex),
         cmocka_unit_test(test_regex_refused), cmocka_unit_test(test_choice),
         cmocka_unit_test(test_ebnf), cmocka_unit_test(test_ebnf_refused),
-        cmocka_unit_test(test_tools_auto), cmocka_unit_test(test_tools_forced),
-        cmocka_unit_test(test_tools_refused), cmocka_unit_test(test_copy),
-        cmocka_unit_test(test_long_reply)};
+        cmocka_unit_test(test_tools_auto), cmocka_unit_test(test_tools_without_parameters),
+        cmocka_unit_test(test_tools_forced), cmocka_unit_test(test_tools_refused),
+        cmocka_unit_test(test_copy), cmocka_unit_test(test_long_reply)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
