@@ -66,6 +66,7 @@ static void on_stats(void *ctx, const client_event *ev) {
             set_state(a, ENGINE_READY, NULL);
         } else if (before != ENGINE_READY && app_engine_is_ready(a))
             chat_send_queued(&a->chat, a->now_ms);
+        alerts_update(&a->alerts, &a->gauges, a->now_ms);
         a->is_dirty = true;
         break;
     }

@@ -15,6 +15,7 @@
 #include "tui/canvas.h"
 #include "tui/chat.h"
 #include "tui/client.h"
+#include "tui/dash_alerts.h"
 #include "tui/draft.h"
 #include "tui/gauges.h"
 #include "tui/input.h"
@@ -121,7 +122,10 @@ typedef struct app {
 
     int window_s; /* Dash */
     bool is_paused;
-    gauges paused; /* what is drawn while paused */
+    gauges paused;  /* what is drawn while paused */
+    alerts alerts;  /* of both nodes, from every sample */
+    int one_node;   /* shown alone; -1: both */
+    bool has_parts; /* memory by parts instead of the other figures */
     double decode_scale, prefill_scale;
 
     struct wizard *wizard; /* Setup */

@@ -14,6 +14,8 @@ void gauges_init(gauges *g) {
     g->uptime_s = g->tokens_now = g->tokens_minute = g->prefill_now = (double)NAN;
     g->kv_used = g->kv_total = g->cache_pages = g->hit_tokens = g->miss_tokens = -1;
     g->drafts_proposed = g->drafts_accepted = -1;
+    g->disk_hit_tokens = g->evictions = g->steps = g->rows = -1;
+    g->disk_bytes = g->steps_now = g->reply.first_token_ms = (double)NAN;
     g->queued = g->running = g->done = g->failed = -1;
 }
 
@@ -54,16 +56,57 @@ static void take_word(gauges *g, const json *v, uint64_t now_ms) {
 
 static void take_rank(gauges_rank *r, const json *v) {
     const json *gpu = json_get(v, "gpu");
+    *r = (gauges_rank){0};
+    text(v, "state", r->state, sizeof r->state);
+    r->age_s = number(v, "age_s");
+    r->steps = number(v, "steps");
     r->step_ms = number(v, "step_ms");
     r->step_ms_p95 = number(v, "step_ms_p95");
+    r->exchange_ms = number(v, "exchange_ms");
+    r->exchange_share = number(v, "exchange_share");
+    r->link_per_s = number(v, "link_bytes_per_s");
     r->memory_process = number(v, "mem_process_bytes");
     r->memory_used = number(v, "mem_machine_used_bytes");
     r->memory_total = number(v, "mem_machine_total_bytes");
+    r->memory_available = number(v, "mem_machine_available_bytes");
+    if (isnan(r->memory_available)) r->memory_available = r->memory_total - r->memory_used;
+    r->memory_weights = number(v, "mem_weights_bytes");
+    r->memory_cache = number(v, "mem_cache_bytes");
+    r->memory_work = number(v, "mem_work_bytes");
+    r->memory_engram = number(v, "mem_engram_bytes");
+    r->pressure = number(v, "mem_pressure");
     r->cpu_percent = number(v, "cpu_percent");
     r->has_gpu = json_is_object(gpu);
     r->gpu_percent = number(gpu, "percent");
     r->gpu_celsius = number(gpu, "celsius");
     r->gpu_watt = number(gpu, "watt");
+    r->gpu_mhz = number(gpu, "mhz");
+    r->is_throttled = json_is_true(json_get(gpu, "throttled"));
+}
+
+static void take_drafts(gauges *g, const json *draft) {
+    const json *proposed = json_get(draft, "proposed_at");
+    const json *accepted = json_get(draft, "accepted_at");
+    g->drafts_proposed = count(draft, "proposed");
+    g->drafts_accepted = count(draft, "accepted");
+    g->n_positions = 0;
+    for (size_t i = 0; i < json_count(proposed) && i < GAUGES_MAX_DRAFTS; i++) {
+        int64_t *p = &g->proposed_at[i], *k = &g->accepted_at[i];
+        if (json_i64(json_at(proposed, i), p) != OK || json_i64(json_at(accepted, i), k) != OK)
+            break;
+        g->n_positions++;
+    }
+}
+
+static void take_reply(gauges_reply *r, const json *v) {
+    r->first_token_ms = number(v, "first_token_ms");
+    r->prefill_per_s = number(v, "prefill_per_s");
+    r->tokens_per_s = number(v, "tokens_per_s");
+    r->prompt = count(v, "prompt_tokens");
+    r->cached = count(v, "cached_tokens");
+    r->tokens = count(v, "tokens");
+    r->drafted = count(v, "drafted");
+    r->accepted = count(v, "accepted");
 }
 
 int gauges_take_stats(gauges *g, const char *s, size_t n, uint64_t now_ms, err *e) {
@@ -82,8 +125,14 @@ int gauges_take_stats(gauges *g, const char *s, size_t n, uint64_t now_ms, err *
     g->cache_pages = count(cache, "pages");
     g->hit_tokens = count(cache, "hit_tokens");
     g->miss_tokens = count(cache, "miss_tokens");
-    g->drafts_proposed = count(draft, "proposed");
-    g->drafts_accepted = count(draft, "accepted");
+    g->disk_hit_tokens = count(cache, "disk_hit_tokens");
+    g->evictions = count(cache, "evictions");
+    g->disk_bytes = number(cache, "disk_bytes");
+    g->steps_now = number(v, "steps_per_s_now");
+    g->steps = count(json_get(v, "steps"), "n");
+    g->rows = count(json_get(v, "steps"), "rows");
+    take_drafts(g, draft);
+    take_reply(&g->reply, json_get(v, "last_reply"));
     g->queued = count(requests, "queued");
     g->running = count(requests, "running");
     g->done = count(requests, "done");

@@ -34,12 +34,27 @@ typedef struct gauges_ring {
     int n_sum;
 } gauges_ring;
 
+#define GAUGES_MAX_DRAFTS 8
+
 typedef struct gauges_rank {
+    char state[12]; /* "up", "loading", "leaving", "lost", "failed"; "" when it is not said */
+    double age_s;   /* of its sample when the engine sent it */
+    double steps;   /* since the start */
     double step_ms, step_ms_p95;
-    double memory_process, memory_used, memory_total; /* bytes */
-    double cpu_percent, gpu_percent, gpu_celsius, gpu_watt;
-    bool has_gpu;
+    double exchange_ms, exchange_share; /* waiting for the others: of a step; of the time, 0 to 1 */
+    double link_per_s;                  /* bytes, both ways */
+    double memory_process, memory_used, memory_total, memory_available; /* bytes */
+    double memory_weights, memory_cache, memory_work, memory_engram;
+    double pressure; /* memory, full avg10, percent */
+    double cpu_percent, gpu_percent, gpu_celsius, gpu_watt, gpu_mhz;
+    bool has_gpu, is_throttled;
 } gauges_rank;
+
+/* The newest finished reply; a time of NAN: none yet. */
+typedef struct gauges_reply {
+    double first_token_ms, prefill_per_s, tokens_per_s;
+    int64_t prompt, cached, tokens, drafted, accepted;
+} gauges_reply;
 
 typedef struct gauges {
     engine_state state;
@@ -51,9 +66,15 @@ typedef struct gauges {
     int64_t streams; /* most streams at once, -1 */
     bool has_sample;
     uint64_t sample_ms; /* monotonic, when the newest sample came */
-    double uptime_s, tokens_now, tokens_minute, prefill_now;
+    double uptime_s, tokens_now, tokens_minute, prefill_now, steps_now;
+    int64_t steps, rows;
     int64_t kv_used, kv_total, cache_pages, hit_tokens, miss_tokens;
+    int64_t disk_hit_tokens, evictions;
+    double disk_bytes;
     int64_t drafts_proposed, drafts_accepted;
+    int n_positions; /* of a draft block */
+    int64_t proposed_at[GAUGES_MAX_DRAFTS], accepted_at[GAUGES_MAX_DRAFTS];
+    gauges_reply reply;
     int64_t queued, running, done, failed;
     gauges_rank ranks[GAUGES_MAX_RANKS];
     int n_ranks;

@@ -86,6 +86,8 @@ static const key_row ROWS[] = {
     {ACTION_ZOOM_OUT, "zoom-out", KEYS_DASH, "-", "longer time"},
     {ACTION_ZOOM_RESET, "zoom-reset", KEYS_DASH, "0", "60 seconds"},
     {ACTION_PAUSE, "pause", KEYS_DASH, "p", "pause drawing; sampling goes on"},
+    {ACTION_NODES, "nodes", KEYS_DASH, "b", "both nodes, or one of them"},
+    {ACTION_PARTS, "memory-parts", KEYS_DASH, "m", "what the memory holds"},
 
     {ACTION_SETUP_NEXT, "setup-next", KEYS_SETUP, "Tab Down j l Right", "next field or button"},
     {ACTION_SETUP_PREVIOUS, "setup-previous", KEYS_SETUP, "S-Tab Up k h Left",

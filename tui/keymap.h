@@ -79,6 +79,8 @@ typedef enum {
     ACTION_ZOOM_OUT,
     ACTION_ZOOM_RESET,
     ACTION_PAUSE,
+    ACTION_NODES,
+    ACTION_PARTS,
     /* setup */
     ACTION_SETUP_NEXT,
     ACTION_SETUP_PREVIOUS,

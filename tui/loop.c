@@ -397,6 +397,8 @@ static void open_state(app *a) {
     a->now_ms = clock_mono_ms();
     a->wall_ms = (int64_t)clock_wall_ms();
     gauges_init(&a->gauges);
+    alerts_init(&a->alerts);
+    a->one_node = -1;
     a->wizard = wizard_new(a->options->head_root, a->options->worker_root);
     input_init(&a->in, a->is_remote ? ESC_REMOTE_MS : ESC_LOCAL_MS);
     canvas_init(&a->frame);

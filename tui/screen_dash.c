@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "tui/app_internal.h"
+#include "tui/dash.h"
 #include "tui/plot.h"
 
 #define MAX_SAMPLES 8640
@@ -53,118 +53,14 @@ static void draw_prefill(app *a, const gauges *g, area box) {
     draw_plot(a, box, "prefill t/s", note, &g->prefill, &a->prefill_scale);
 }
 
-static void named(pen *p, int row, int column, const char *name, const char *value) {
-    pen_move(p, row, column);
-    pen_role(p, ROLE_DIM);
-    pen_str(p, name);
-    pen_move(p, row, column + 10);
-    pen_role(p, ROLE_TEXT);
-    pen_str(p, value);
-}
-
-static void percent(char *out, size_t cap, double share) {
-    if (isnan(share))
-        snprintf(out, cap, "-");
-    else
-        snprintf(out, cap, "%.0f %%", 100 * share);
-}
-
-static void draw_kv(app *a, const gauges *g, area box) {
-    char used[16], all[16], text[64];
-    pen p = part_box(&a->frame, box, a->look, "KV and cache", NULL);
-    pen_role(&p, ROLE_DIM);
-    pen_str(&p, "KV pages  ");
-    pen_role(&p, ROLE_PLOT2);
-    double share =
-        g->kv_used >= 0 && g->kv_total > 0 ? (double)g->kv_used / (double)g->kv_total : (double)NAN;
-    int meter = p.box.n_columns - 36 < 8    ? 8
-                : p.box.n_columns - 36 > 30 ? 30
-                                            : p.box.n_columns - 36;
-    plot_meter(&p, a->look, share, meter);
-    pen_role(&p, ROLE_TEXT);
-    percent(text, sizeof text, share);
-    pen_printf(&p, " %s/%s  %s", part_count(g->kv_used, used), part_count(g->kv_total, all), text);
-    percent(text, sizeof text, gauges_hit_share(g));
-    named(&p, 1, 0, "cache hit", text);
-    snprintf(text, sizeof text, "%s of %s tokens", part_count(g->hit_tokens, used),
-        part_count(
-            g->hit_tokens < 0 || g->miss_tokens < 0 ? -1 : g->hit_tokens + g->miss_tokens, all));
-    pen_str(&p, "  ");
-    pen_role(&p, ROLE_DIM);
-    pen_str(&p, text);
-    percent(text, sizeof text, gauges_draft_share(g));
-    named(&p, 2, 0, "drafts", text);
-    snprintf(text, sizeof text, "  %s of %s accepted", part_count(g->drafts_accepted, used),
-        part_count(g->drafts_proposed, all));
-    pen_role(&p, ROLE_DIM);
-    pen_str(&p, text);
-    snprintf(text, sizeof text, "%s running, %s waiting", part_count(g->running, used),
-        part_count(g->queued, all));
-    named(&p, 3, 0, "requests", text);
-    snprintf(text, sizeof text, ", %s done, %s failed", part_count(g->done, used),
-        part_count(g->failed, all));
-    pen_str(&p, text);
-}
-
-static void bar_row(app *a, pen *p, int row, const char *name, double share, const char *text) {
-    pen_move(p, row, 0);
-    pen_role(p, ROLE_DIM);
-    pen_str(p, name);
-    pen_move(p, row, 8);
-    pen_role(p, ROLE_PLOT2);
-    plot_meter(p, a->look, share, 12);
-    pen_role(p, ROLE_TEXT);
-    pen_printf(p, " %s", text);
-}
-
-static void draw_node(app *a, const gauges *g, area box, int i) {
-    char title[24], text[64], used[16], all[16], note[24];
-    double age = gauges_age(g, a->now_ms);
-    snprintf(title, sizeof title, "Node %c", 'A' + i);
-    if (age > 5) snprintf(note, sizeof note, "%.0f s old", age);
-    pen p = part_box(&a->frame, box, a->look, title, age > 5 ? note : NULL);
-    if (i >= g->n_ranks) {
-        pen_role(&p, ROLE_DIM);
-        pen_str(&p, "- no sample yet");
-        return;
-    }
-    const gauges_rank *r = &g->ranks[i];
-    snprintf(text, sizeof text, "%s of %s", part_bytes(r->memory_used, used),
-        part_bytes(r->memory_total, all));
-    bar_row(a, &p, 0, "machine", r->memory_used / r->memory_total, text);
-    bar_row(a, &p, 1, "engine", r->memory_process / r->memory_total,
-        part_bytes(r->memory_process, used));
-    double load = r->has_gpu ? r->gpu_percent : r->cpu_percent;
-    percent(text, sizeof text, load / 100);
-    bar_row(a, &p, 2, r->has_gpu ? "gpu" : "cpu", load / 100, text);
-    char now[32], p95[32];
-    value_text(now, sizeof now, "", r->step_ms, " ms");
-    value_text(p95, sizeof p95, "p95", r->step_ms_p95, " ms");
-    snprintf(text, sizeof text, "%s   %s", now, p95);
-    pen_move(&p, 3, 0);
-    pen_role(&p, ROLE_DIM);
-    pen_str(&p, "step");
-    pen_move(&p, 3, 8);
-    pen_role(&p, ROLE_TEXT);
-    pen_str(&p, text[0] == ' ' ? text + 1 : text);
-    float samples[64];
-    plot_series s = {samples, gauges_window(&g->load[i], 60, samples, 64)};
-    if (p.box.n_rows < 5) return;
-    pen_move(&p, 4, 0);
-    pen_role(&p, ROLE_DIM);
-    pen_str(&p, "load");
-    pen_move(&p, 4, 8);
-    pen_role(&p, ROLE_PLOT3);
-    plot_sparkline(&p, a->look, &s, plot_largest(&s) > 100 ? plot_largest(&s) : 100,
-        p.box.n_columns - 8 > 40 ? 40 : p.box.n_columns - 8);
-}
-
 static void draw_foot(app *a, const gauges *g, area box) {
     pen p = pen_on(&a->frame, box);
     part_line l = {.n_left = 0};
     double age = gauges_age(g, a->now_ms);
     part_line_add(&l, 2, ROLE_DIM, "+/- zoom time");
     part_line_add(&l, 4, ROLE_DIM, "p pause");
+    if (g->n_ranks > 1) part_line_add(&l, 5, ROLE_DIM, "b nodes");
+    part_line_add(&l, 6, ROLE_DIM, "m memory");
     part_line_add(&l, 3, ROLE_DIM, "F1 help");
     if (a->is_paused) part_line_add_right(&l, 1, ROLE_WARN, "PAUSED");
     if (age < 0)
@@ -172,30 +68,65 @@ static void draw_foot(app *a, const gauges *g, area box) {
             &l, 1, ROLE_WARN, "no sample: engine %s", gauges_state_word(a->gauges.state));
     else if (age > 2)
         part_line_add_right(&l, 1, ROLE_WARN, "sampled %.0f s ago", age);
+    else if (g->n_ranks > 1 && !isnan(g->ranks[1].age_s))
+        part_line_add_right(
+            &l, 3, ROLE_DIM, "sampled A %.1f s, B %.1f s ago", age, age + g->ranks[1].age_s);
     part_line_add_right(&l, 2, ROLE_DIM, "window %s", WINDOW_NAMES[window_index(a)]);
     part_line_draw(&l, &p);
 }
 
+/* Rows of the boxes below the plots, the alert row included; what does not fit is left out, the
+ * nodes last. */
+typedef struct dash_rows {
+    int plot, kv, node;
+} dash_rows;
+
+static dash_rows share_rows(const gauges *g, int rows) {
+    dash_rows d = {0};
+    int left = rows - 1; /* of alerts */
+    if (left >= 6 + 5 + 4) d.node = left >= 22 ? 8 : left >= 8 + 4 + 6 ? 8 : 6;
+    if (left - d.node >= 3 + 5) d.kv = dash_kv_rows(g, left - d.node - 4 - 8);
+    d.plot = left - d.node - d.kv;
+    return d;
+}
+
+static void draw_nodes(app *a, const gauges *g, area box) {
+    int n = g->n_ranks > 1 ? 2 : 1;
+    int one = a->one_node < n ? a->one_node : -1;
+    if (n == 1 || one >= 0) {
+        dash_node_draw(a, g, box, one >= 0 ? one : 0);
+        return;
+    }
+    int half = box.n_columns / 2;
+    dash_node_draw(a, g, (area){box.row, box.column, box.n_rows, half}, 0);
+    area right = {box.row, box.column + half, box.n_rows, box.n_columns - half};
+    dash_node_draw(a, g, right, 1);
+}
+
+/* Decode, prefill where there is room, and the newest reply. */
+static void draw_top(app *a, const gauges *g, area box) {
+    int reply = box.n_columns >= 70 ? 27 : 0;
+    int plots = box.n_columns - reply;
+    int half = box.n_columns >= 100 ? plots / 2 : plots;
+    draw_decode(a, g, (area){box.row, box.column, box.n_rows, half});
+    if (half < plots) {
+        draw_prefill(a, g, (area){box.row, box.column + half, box.n_rows, plots - half});
+    }
+    if (reply > 0) dash_reply_draw(a, g, (area){box.row, box.column + plots, box.n_rows, reply});
+}
+
 void screen_dash_draw(app *a, area box) {
     const gauges *g = a->is_paused ? &a->paused : &a->gauges;
-    int rows = box.n_rows - 1, n = g->n_ranks > 1 ? 2 : 1, at = 0;
-    bool is_wide = box.n_columns >= 100;
+    int rows = box.n_rows - 1, at = box.row;
+    dash_rows d = share_rows(g, rows);
+    draw_top(a, g, (area){at, box.column, d.plot, box.n_columns});
+    at += d.plot;
+    if (d.kv > 0) dash_kv_draw(a, g, (area){at, box.column, d.kv, box.n_columns});
+    at += d.kv;
+    if (d.node > 0) draw_nodes(a, g, (area){at, box.column, d.node, box.n_columns});
+    at += d.node;
+    dash_alert_draw(a, (area){at, box.column, 1, box.n_columns});
     draw_foot(a, g, (area){box.row + rows, box.column, 1, box.n_columns});
-    int node = rows >= 22 ? 7 : 6;
-    int boxes = rows >= 18 ? 6 + node : rows >= 12 ? 6 : 0;
-    int plot = rows - boxes;
-    int half = is_wide ? box.n_columns / 2 : box.n_columns;
-    draw_decode(a, g, (area){box.row, box.column, plot, half});
-    if (is_wide) draw_prefill(a, g, (area){box.row, box.column + half, plot, box.n_columns - half});
-    at = plot;
-    if (boxes >= 6) {
-        draw_kv(a, g, (area){box.row + at, box.column, 6, box.n_columns});
-        at += 6;
-    }
-    for (int i = 0; i < n && boxes > 6; i++) {
-        int width = n == 2 ? box.n_columns / 2 : box.n_columns;
-        draw_node(a, g, (area){box.row + at, box.column + i * width, node, width}, i);
-    }
 }
 
 void screen_dash_key(app *a, key_action action) {
@@ -213,6 +144,12 @@ void screen_dash_key(app *a, key_action action) {
     case ACTION_PAUSE:
         a->is_paused = !a->is_paused;
         if (a->is_paused) a->paused = a->gauges;
+        break;
+    case ACTION_NODES:
+        a->one_node = a->one_node >= 1 ? -1 : a->one_node + 1;
+        break;
+    case ACTION_PARTS:
+        a->has_parts = !a->has_parts;
         break;
     case ACTION_BACK:
         app_go(a, a->last_screen);
