@@ -523,6 +523,7 @@ static int prepare(daemon_state *d, err *e) {
 int daemon_exit_code(int rc) {
     if (rc == OK) return EXIT_CODE_OK;
     if (rc == ERR_PEER || rc == ERR_TIMEOUT || rc == ERR_NET) return EXIT_CODE_PEER;
+    if (rc == ERR_CANCELLED) return EXIT_CODE_STOPPED;
     return rc == ERR_INTERNAL ? EXIT_CODE_INTERNAL : EXIT_CODE_REFUSED;
 }
 

@@ -23,7 +23,8 @@ enum {
     EXIT_CODE_USAGE = 2,
     EXIT_CODE_REFUSED = 20,
     EXIT_CODE_PEER = 40,
-    EXIT_CODE_INTERNAL = 50
+    EXIT_CODE_INTERNAL = 50,
+    EXIT_CODE_STOPPED = 143 /* asked to stop before it was ready */
 };
 enum { DAEMON_MAX_ROWS = 256 }; /* of one step */
 enum { DAEMON_SERVE, DAEMON_RANK, DAEMON_PAIR };

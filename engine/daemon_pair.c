@@ -147,16 +147,27 @@ static bool is_any_left(const pair *p) {
     return p->pid[0] != 0 || p->pid[1] != 0;
 }
 
-/* Waits until both have ended; what is left after the time is killed (a stopped rank, too). */
-static void end_both(pair *p, uint64_t wait_ms) {
+static void await_ends(pair *p, uint64_t wait_ms) {
     uint64_t deadline = clock_mono_ms() + wait_ms;
     while (is_any_left(p) && clock_mono_ms() < deadline) {
         look(p);
         sleep_ms(PAIR_LOOK_MS);
     }
+}
+
+static void signal_rest(const pair *p, int signal_number) {
     for (int r = 0; r < PAIR_RANKS; r++) {
-        if (p->pid[r] != 0) kill(p->pid[r], SIGKILL);
+        if (p->pid[r] != 0) kill(p->pid[r], signal_number);
     }
+}
+
+/* Waits until both have ended. What is left after half of the time is asked to (it may wait for the
+ * other one to meet it), after all of it killed (a stopped rank, too). */
+static void end_both(pair *p, uint64_t wait_ms) {
+    await_ends(p, wait_ms / 2);
+    signal_rest(p, SIGTERM);
+    await_ends(p, wait_ms - wait_ms / 2);
+    signal_rest(p, SIGKILL);
     while (is_any_left(p)) {
         look(p);
         sleep_ms(1);
@@ -223,8 +234,10 @@ static int judge(pair *p, int first, bool *is_over, err *e) {
 static int stop_both(pair *p, err *e) {
     LOG(LOG_INFO, "pair", "stopping", "drain_s=%lld", (long long)p->o->drain_s);
     if (p->pid[0] != 0) kill(p->pid[0], SIGTERM);
-    end_both(p, (uint64_t)p->o->drain_s * 1000 + PAIR_STOP_EXTRA_MS);
-    if (code_of(p, 0) == 0) return OK;
+    await_ends(
+        p, (uint64_t)p->o->drain_s * 1000 + PAIR_STOP_EXTRA_MS); /* one SIGTERM: a second cuts */
+    end_both(p, 0);
+    if (code_of(p, 0) == 0 || code_of(p, 0) == EXIT_CODE_STOPPED) return OK;
     return err_set(e, ERR_PEER, "rank 0 did not end well (code %d)", code_of(p, 0));
 }
 
