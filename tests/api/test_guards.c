@@ -22,6 +22,9 @@ enum { PATIENCE_MS = 30000, LONG = 900 };
 #define ASK "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
 #define LIMIT ",\"max_tokens\":900"
 #define CHAT "/v1/chat/completions"
+#define FORCED_CALL                                                                                \
+    ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":"    \
+    "\"object\",\"properties\":{}}}}],\"tool_choice\":\"required\""
 
 static tokenizer *tok;
 static stub_server server;
@@ -162,9 +165,7 @@ static void thinking_leaves_room_for_the_answer(void **state) {
 /* Demanded forms always get their room: the stub would think for ever. */
 static void demanded_forms_get_their_room(void **state) {
     static const char *const demands[] = {",\"response_format\":{\"type\":\"json_object\"}",
-        ",\"guided_regex\":\"[a-z]{3}\"",
-        ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":"
-        "\"object\",\"properties\":{}}}}],\"tool_choice\":\"required\""};
+        ",\"guided_regex\":\"[a-z]{3}\"", FORCED_CALL};
     static int32_t thought[LONG];
     said s;
     char body[500];
