@@ -1,6 +1,9 @@
 /* DSpark: feeding the draft rings from the taps of final positions, and one draft block per
  * request. */
+#include <math.h>
+
 #include "engine/base/clock.h"
+#include "engine/base/rand.h"
 #include "engine/model/model_internal.h"
 
 /* ---- feeding ---- */
@@ -203,6 +206,40 @@ static void fetch_confidence(model *m, int n) {
     m->ops->wait(&m->k);
 }
 
+/* Tokens whose logit is so much below the largest, in units of the temperature, are not looked at:
+ * their noise would have to be above that, which happens once in 160,000 draws. */
+#define DRAW_WINDOW 12.0f
+
+/* The largest of logit / temperature + noise, as the sampler draws the token that this one is compared
+ * with. */
+static int32_t draw(const draft_request *r, int64_t pos, const float *logits, int n_vocab) {
+    int32_t pick = 0;
+    float max = logits[0];
+    double best = -INFINITY;
+    for (int i = 1; i < n_vocab; i++) {
+        max = logits[i] > max ? logits[i] : max;
+    }
+    float limit = max - DRAW_WINDOW * r->temperature;
+    for (int i = 0; i < n_vocab; i++) {
+        if (!(logits[i] >= limit)) continue;
+        double u = rand_keyed_uniform(r->seed, (uint64_t)pos, (uint64_t)(unsigned)i);
+        double score = (double)(logits[i] / r->temperature) - log(-log(u));
+        if (score > best) {
+            best = score;
+            pick = i;
+        }
+    }
+    return pick;
+}
+
+static bool needs_logits(const draft_choice *d) {
+    bool needs = d->pick != NULL;
+    for (int r = 0; r < d->n; r++) {
+        needs |= d->requests[r].temperature > 0.0f;
+    }
+    return needs;
+}
+
 static void choose(model *m, const draft_choice *d, int i) {
     const model_config *c = &m->config;
     buffers *b = &m->b;
@@ -210,15 +247,18 @@ static void choose(model *m, const draft_choice *d, int i) {
     m->ops->argmax(
         &m->k, &(argmax_args){b->draft_logits, b->draft_value, b->draft_pick, d->n, c->n_vocab});
     size_t n = (size_t)d->n, vocab = (size_t)c->n_vocab;
-    if (d->pick != NULL && h->draft_logits != b->draft_logits) {
+    if (needs_logits(d) && h->draft_logits != b->draft_logits) {
         m->ops->fetch(&m->k, h->draft_logits, b->draft_logits, n * vocab * sizeof(float));
     }
     m->ops->fetch(&m->k, h->draft_prev, b->draft_pick, n * sizeof(int32_t));
     for (int r = 0; r < d->n && m->k.rc == OK; r++) {
+        const draft_request *q = &d->requests[r];
+        const float *logits = h->draft_logits + (size_t)r * vocab;
+        int64_t pos = m->slots[q->slot].len + 1 + i;
         if (d->pick != NULL) {
-            int64_t pos = m->slots[d->requests[r].slot].len + 1 + i;
-            h->draft_prev[r] =
-                d->pick(d->user, r, pos, h->draft_logits + (size_t)r * vocab, c->n_vocab);
+            h->draft_prev[r] = d->pick(d->user, r, pos, logits, c->n_vocab);
+        } else if (q->temperature > 0.0f) {
+            h->draft_prev[r] = draw(q, pos, logits, c->n_vocab);
         }
         CHECK(h->draft_prev[r] >= 0 && h->draft_prev[r] < c->n_vocab);
         h->draft_tokens[r * c->block + i] = h->draft_prev[r];

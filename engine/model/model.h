@@ -210,8 +210,12 @@ typedef int32_t (*draft_pick)(
 
 typedef struct draft_request {
     int32_t slot;
-    int32_t token; /* newest chosen token, not yet stepped; its position is the slot's
-                                 * length */
+    int32_t token; /* newest chosen token, not yet stepped; its position is the slot's length */
+    /* 0: the likeliest tokens are drafted. Above: each is drawn at this temperature with the noise of
+     * (seed, its position, token), see rand_keyed_uniform. Who draws the same way from the rows that
+     * verify them keeps far more of them. */
+    float temperature;
+    uint64_t seed;
 } draft_request;
 
 typedef struct draft_result {
@@ -222,7 +226,7 @@ typedef struct draft_result {
     uint64_t total_ns;
 } draft_result;
 
-/* One draft block per request. pick NULL: greedy. Leaves the slots' lengths as they are. */
+/* One draft block per request. pick NULL: as the requests say. Leaves the slots' lengths as they are. */
 int model_draft(model *m, const draft_request *requests, int n, draft_pick pick, void *user,
     draft_result *out, err *e);
 

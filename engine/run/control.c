@@ -25,7 +25,7 @@ struct control {
     uint8_t *out;
     size_t n_out, out_cap;
     step_times exchanges; /* of each step */
-    int rc;                       /* first failure; every later call gives it again */
+    int rc;               /* first failure; every later call gives it again */
     err broken;
 };
 
@@ -161,13 +161,17 @@ static int step(void *self, const batch_plan *plan, step_result *out, err *e) {
 static int draft(void *self, const draft_request *requests, int n, draft_result *out, err *e) {
     control *c = self;
     int32_t count = n;
-    size_t bytes = sizeof count + (size_t)n * 2 * sizeof(int32_t);
+    size_t bytes = sizeof count + (size_t)n * CALL_DRAFT_BYTES;
     uint8_t *at = begin_call(c, CALL_DRAFT, bytes, e);
     if (at == NULL) return c->rc;
     memcpy(at, &count, sizeof count);
     for (int i = 0; i < n; i++) {
-        int32_t pair[2] = {requests[i].slot, requests[i].token};
-        memcpy(at + sizeof count + (size_t)i * sizeof pair, pair, sizeof pair);
+        const draft_request *q = &requests[i];
+        uint8_t *to = at + sizeof count + (size_t)i * CALL_DRAFT_BYTES;
+        memcpy(to, &q->slot, sizeof q->slot);
+        memcpy(to + 4, &q->token, sizeof q->token);
+        memcpy(to + 8, &q->temperature, sizeof q->temperature);
+        memcpy(to + 12, &q->seed, sizeof q->seed);
     }
     end_call(c, bytes);
     int rc = agree(c, e);

@@ -124,6 +124,8 @@ static int make_draft(follower *f, const call_head *h, err *e) {
     for (int32_t i = 0; i < n; i++) {
         f->drafts[i].slot = call_read_i32(&r);
         f->drafts[i].token = call_read_i32(&r);
+        call_read(&r, &f->drafts[i].temperature, sizeof f->drafts[i].temperature);
+        call_read(&r, &f->drafts[i].seed, sizeof f->drafts[i].seed);
         if (f->drafts[i].slot < 0 || f->drafts[i].slot >= s->info.n_slots) r.is_good = false;
         if (f->drafts[i].token < 0 || f->drafts[i].token >= s->info.n_vocab) r.is_good = false;
     }

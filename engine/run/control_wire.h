@@ -29,6 +29,8 @@ enum {
 };
 /* All but steps, drafts and settings begin with two numbers; bytes may follow. */
 #define CALL_NUMBERS_BYTES (2 * sizeof(int64_t))
+/* Of one request of a draft: slot, token, temperature, seed. */
+#define CALL_DRAFT_BYTES (3 * sizeof(int32_t) + sizeof(uint64_t))
 #define CALL_MAGIC 0x54444d43u
 
 typedef struct call_head {

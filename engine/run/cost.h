@@ -20,7 +20,9 @@ typedef struct step_cost {
 
 /* Whether drafting pays for one stream. */
 typedef struct draft_policy {
-    int32_t n_losses;  /* drafts in a row whose expected gain was below their price */
+    double bias;  /* added to the confidence logits: learnt from what was kept */
+    double gain;  /* moving: speed with drafts, as they were expected to be kept, over without */
+    int32_t skip; /* how long the last pause was; 0: none since drafts paid */
     int32_t skip_left; /* steps to go without drafts before the next try */
 } draft_policy;
 
@@ -49,9 +51,12 @@ typedef struct slice_limits {
 } slice_limits;
 int32_t step_cost_slice(const step_cost *c, const slice_limits *l);
 
-void draft_policy_reset(draft_policy *p);
+/* bias: what earlier streams have learnt. */
+void draft_policy_reset(draft_policy *p, double bias);
 /* Whether to draft for this stream before its next step. */
 bool draft_policy_wants(draft_policy *p);
+/* Of n_draft drafts n_kept were kept: confidence that says too much or too little is corrected. */
+void draft_policy_learn(draft_policy *p, const float *confidence, int32_t n_kept, int32_t n_draft);
 /* How many of n copied drafts to verify, each kept with probability rate if the ones before it are;
  * they cost nothing to make. */
 int32_t draft_copy_choose(const step_cost *c, double rate, int32_t n, int32_t n_other);

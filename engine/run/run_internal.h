@@ -130,6 +130,7 @@ struct run {
     int32_t n_wait_list, waiting_cap;
     int32_t pages_cap;
     step_cost cost;
+    double draft_bias[2]; /* of greedy and of sampling streams, moving */
     uint64_t plan_id;
 
     memory_guard guard;

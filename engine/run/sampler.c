@@ -49,6 +49,10 @@ bool sample_params_penalize(const sample_params *p) {
            p->repetition_penalty != 1.0f;
 }
 
+bool sample_params_greedy(const sample_params *p) {
+    return !(p->temperature >= SAMPLER_TEMPERATURE_MIN) || !(p->top_p > 0.0f);
+}
+
 double sampler_noise(uint64_t seed, int64_t position, int32_t token) {
     return -log(-log(rand_keyed_uniform(seed, (uint64_t)position, (uint64_t)(uint32_t)token)));
 }
@@ -317,7 +321,7 @@ void sampler_force(
 }
 
 int sampler_pick(sampler *s, const sample_params *p, const sample_row *row, sample_pick *out) {
-    bool is_greedy = !(p->temperature >= SAMPLER_TEMPERATURE_MIN) || !(p->top_p > 0.0f);
+    bool is_greedy = sample_params_greedy(p);
     bool is_shaped = p->n_bias > 0 || (row->counts != NULL && sample_params_penalize(p));
     out->n_top = 0;
     out->logprob = 0.0f;

@@ -54,6 +54,8 @@ void sampler_free(sampler *s);
 
 /* True if p needs counts (some penalty is on). */
 bool sample_params_penalize(const sample_params *p);
+/* True if the largest logit is taken, without noise. */
+bool sample_params_greedy(const sample_params *p);
 /* Defaults: temperature 1, top_p 1, nothing else on, seed 0, no logprobs. */
 void sample_params_init(sample_params *p);
 

@@ -67,7 +67,7 @@ static void fill_span(run *r, step_work *w, int32_t slot, int32_t n_rows) {
         .slot = slot, .n_rows = n_rows, .pos = s->n_done, .tokens = s->t->tokens + s->n_done};
     if (is_prompt) {
         span->kind = PLAN_PROMPT;
-        span->logits = s->t->scores_prompt               ? PLAN_LOGITS_ALL
+        span->logits = s->t->scores_prompt                ? PLAN_LOGITS_ALL
                        : s->n_done + n_rows == s->n_known ? PLAN_LOGITS_LAST
                                                           : PLAN_LOGITS_NONE;
     } else if (n_rows > 1) {
@@ -180,9 +180,19 @@ static void take_drafts(run *r, step_work *w, int n, const draft_result *result,
         most = most < result->block ? most : result->block;
         const float *confidence = result->confidence + (size_t)i * (size_t)result->block;
         s->n_draft = draft_policy_choose(&s->policy, &r->cost, confidence, most, n_other);
+        memcpy(s->confidence, confidence, (size_t)most * sizeof *s->confidence);
         memcpy(s->draft, result->tokens + (size_t)i * (size_t)result->block,
             (size_t)s->n_draft * sizeof *s->draft);
     }
+}
+
+/* Drafted as the stream samples: what does not shape the row is the same for both. */
+static draft_request draft_of(const stream *s, int32_t slot) {
+    const sample_params *p = &s->t->sampling;
+    return (draft_request){.slot = slot,
+        .token = s->t->tokens[s->n_known - 1],
+        .temperature = sample_params_greedy(p) ? 0.0f : p->temperature,
+        .seed = p->seed};
 }
 
 /* Drafts for every stream that waits for its next token and has room for more than one. */
@@ -197,7 +207,7 @@ static void draft_next(run *r, step_work *w) {
         if (s->n_draft > 0 || room_for_drafts(r, s) < 1 || draft_by_copy(r, s, n_other)) continue;
         if (r->info.block == 0 || !draft_policy_wants(&s->policy)) continue;
         w->slots[n] = i;
-        w->drafts[n++] = (draft_request){.slot = i, .token = s->t->tokens[s->n_known - 1]};
+        w->drafts[n++] = draft_of(s, i);
     }
     if (n == 0) return;
     uint64_t start = run_now(r);

@@ -1,6 +1,7 @@
 /* Time to the first token of a second question about a long document, and of the same after the
- * engine was opened anew, both as shares of the cold time; and what drafts bring for prose, code-like
- * and structured prompts. Model: the built-in one with a longer window. */
+ * engine was opened anew in the same process, both as shares of the cold time. Model: the built-in one
+ * with a longer window. bench_cache TOKENS, default 16000. The same with the real daemon:
+ * bench_documents. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,6 @@
 #include "engine/base/rand.h"
 #include "engine/model/model.h"
 #include "engine/run/run.h"
-#include "engine/text/tokenizer.h"
 #include "tests/harness/long_demo.h"
 
 enum { WINDOW = 81920, PAGE = 128 };
@@ -108,68 +108,14 @@ static void bench_document(int32_t n) {
         restarted.first_ms / cold.first_ms * 100);
 }
 
-static const struct {
-    const char *name, *text;
-} kinds[] = {
-    {"prose", "Tell me a story about a dog who lived by the sea and found a friend."},
-    {"code-like", "Repeat this exactly:\nfor (int i = 0; i < n; i++) {\n    sum += a[i];\n}\n"
-                  "for (int i = 0; i < n; i++) {\n    sum += b[i];\n}\n"
-                  "for (int i = 0; i < n; i++) {\n"},
-    {"structured", "Continue: {\"name\": \"Ann\", \"age\": 30}\n{\"name\": \"Bob\", \"age\": 31}\n"
-                   "{\"name\": \"Cid\", \"age\": 32}\n{\"name\":"},
-};
-
-static void bench_drafts(void) {
-    run_source source;
-    tokenizer *tok = NULL;
-    err e = ERR_INIT;
-    char path[300];
-    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    if (tokenizer_open(path, &tok, &e) != OK) die(path, &e);
-    model *m = open_model(4096, 1);
-    source_from_model(m, &source);
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-        control_ids c = tokenizer_controls(tok);
-        token_list ids = {0};
-        token_list_push(&ids, c.bos);
-        token_list_push(&ids, c.user);
-        text_span span = {.text = kinds[i].text, .len = strlen(kinds[i].text)};
-        if (tokenizer_encode(tok, span, &ids, &e) != OK) die("encode", &e);
-        token_list_push(&ids, c.assistant);
-        token_list_push(&ids, c.think_close);
-        memcpy(tokens, ids.ids, ids.len * sizeof *ids.ids);
-        for (int mode = 0; mode < 2; mode++) {
-            run *r = open_run(&source, (run_options){.no_cache = true, .no_drafts = mode == 0});
-            ask(r, (int32_t)ids.len, 16);
-            run_stats before;
-            run_stats after;
-            run_stats_get(r, &before);
-            timing t = ask(r, (int32_t)ids.len, 160);
-            run_stats_get(r, &after);
-            uint64_t n_steps = after.n_steps - before.n_steps;
-            double ms = (double)(t.p.last_ns - t.p.first_ns) / 1e6;
-            printf(
-                "%s, %s: %d tokens, %.2f tokens a step, %.0f tokens/s, %lld of %lld drafts kept\n",
-                kinds[i].name, mode == 0 ? "serial" : "drafted", t.p.n_generated,
-                (double)t.p.n_generated / (double)n_steps, (double)(t.p.n_generated - 1) / ms * 1e3,
-                (long long)t.p.n_accepted, (long long)t.p.n_drafted);
-            run_close(r);
-        }
-        token_list_release(&ids);
-    }
-    model_close(m);
-    tokenizer_close(tok);
-}
-
 int main(int argc, char **argv) {
-    int32_t n = argc > 1 ? (int32_t)strtol(argv[1], NULL, 10) : 48000;
-    if (n < PAGE || n > WINDOW - 64) n = 48000;
+    int32_t n = argc > 1 ? (int32_t)strtol(argv[1], NULL, 10) : 16000;
+    if (n < PAGE || n > WINDOW - 64) n = 16000;
     if (!long_demo_make(WINDOW, folder)) {
         puts("no demo model here");
         return 77;
     }
     snprintf(cache_dir, sizeof cache_dir, "/tmp/tandem-bench-cache-%d", (int)getpid());
-    bench_drafts();
     bench_document(n);
     dir_remove_all(cache_dir, NULL);
     long_demo_remove(folder);

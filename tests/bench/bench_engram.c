@@ -18,7 +18,7 @@
 #include "engine/model/engram_file.h"
 #include "engine/model/engram_store_disk.h"
 
-enum { D = 256, RUN_S = 8, MAX_SAMPLES = 1 << 20 };
+enum { D = 256, RUN_S = 8, DEPTH = 256, MAX_SAMPLES = 1 << 20 };
 #define TABLE_BYTES ((int64_t)21 << 30)
 
 static void make_row(void *ctx, int64_t row, uint8_t *record) {
@@ -45,8 +45,8 @@ static int fail(const char *what, const err *e) {
     return 1;
 }
 
-/* Requests of n rows for a while; prints one line. */
-static void measure(engram_store *s, int64_t n_rows, int n, uint64_t *samples) {
+/* Requests of n rows for a while; prints one line, returns rows a second. */
+static double measure(engram_store *s, int64_t n_rows, int n, uint64_t *samples) {
     int64_t *rows = mem_array((size_t)n, sizeof *rows);
     uint8_t *out = mem_alloc((size_t)n * 264);
     rand_state random;
@@ -81,6 +81,7 @@ static void measure(engram_store *s, int64_t n_rows, int n, uint64_t *samples) {
     fflush(stdout);
     mem_free(rows);
     mem_free(out);
+    return rate;
 }
 
 static double percentile_us(const json *read, const char *name) {
@@ -89,8 +90,8 @@ static double percentile_us(const json *read, const char *name) {
     return ns / 1e3;
 }
 
-/* fio on the same file: random direct reads of one block. */
-static void measure_fio(const char *path, int depth) {
+/* fio on the same file: random direct reads of one block. Reads a second; below 0: there is no fio. */
+static double measure_fio(const char *path, int depth) {
     char command[700], text[128];
     buf out = BUF_INIT;
     json *v = NULL;
@@ -100,7 +101,7 @@ static void measure_fio(const char *path, int depth) {
         "fio --name=r --filename=%s --rw=randread --bs=%d --direct=1 --ioengine=io_uring "
         "--iodepth=%d --runtime=%d --time_based --readonly --norandommap --output-format=json",
         path, ENGRAM_BLOCK, depth, RUN_S);
-    if (pipe(fds) != 0) return;
+    if (pipe(fds) != 0) return -1.0;
     pid_t pid = fork();
     if (pid == 0) {
         dup2(fds[1], STDOUT_FILENO);
@@ -117,7 +118,7 @@ static void measure_fio(const char *path, int depth) {
     if (at == NULL || json_parse(at, strlen(at), NULL, &v, NULL) != OK) {
         printf("fio_randread depth=%d absent\n", depth);
         buf_release(&out);
-        return;
+        return -1.0;
     }
     const json *read_part = json_get(json_at(json_get(v, "jobs"), 0), "read");
     json_double(json_get(read_part, "iops"), &iops);
@@ -127,6 +128,7 @@ static void measure_fio(const char *path, int depth) {
     fflush(stdout);
     json_free(v);
     buf_release(&out);
+    return iops;
 }
 
 static int make_table(const char *path, engram_header *h, err *e) {
@@ -167,14 +169,19 @@ int main(void) {
         return 0;
     }
     if (make_table(path, &h, &e) != OK) return fail("packing", &e);
-    engram_disk_options o = {.paths = paths, .n_tables = 1, .d = D};
+    engram_disk_options o = {.paths = paths, .n_tables = 1, .d = D, .depth = DEPTH};
     if (engram_store_disk_open(&o, &s, &e) != OK) return fail("opening", &e);
     uint64_t *samples = mem_array(MAX_SAMPLES, sizeof *samples);
-    measure_fio(path, 1);
+    (void)measure_fio(path, 1);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        measure(s, h.n_rows, sizes[i], samples);
+        int depth = sizes[i] < DEPTH ? sizes[i] : DEPTH;
+        /* Before and after, as the disk is not alone. */
+        double before = measure_fio(path, depth);
+        double rate = measure(s, h.n_rows, sizes[i], samples);
+        double after = measure_fio(path, depth);
+        printf("engram_share rows_per_request=%d of_fio_at_depth=%d percent=%.0f\n", sizes[i],
+            depth, 200.0 * rate / (before + after));
     }
-    measure_fio(path, 256);
     engram_store_close(s);
     mem_free(samples);
     if (getenv("BENCH_KEEP") == NULL) (void)unlink(path);

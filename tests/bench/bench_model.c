@@ -134,7 +134,7 @@ static void bench_decode(model *m, int n_tokens) {
 static void bench_draft(model *m) {
     uint64_t best = UINT64_MAX;
     for (int k = 0; k < 20; k++) {
-        draft_request r = {0, 5};
+        draft_request r = {.slot = 0, .token = 5};
         draft_result out;
         err e = ERR_INIT;
         if (model_draft(m, &r, 1, NULL, NULL, &out, &e) != OK) {

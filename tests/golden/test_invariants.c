@@ -173,7 +173,7 @@ typedef struct draft_copy {
 
 static draft_copy draft_of(bench *b, int slot, int32_t token) {
     draft_copy d = {0};
-    draft_request request = {slot, token};
+    draft_request request = {.slot = slot, .token = token};
     draft_result out;
     err e = ERR_INIT;
     if (model_draft(b->m, &request, 1, NULL, NULL, &out, &e) != OK) {

@@ -338,7 +338,7 @@ typedef struct draft_record {
 static void record_draft(run *r, draft_record *d, int32_t token, bool is_first, int64_t pos) {
     const st_tensor *want_ids = wanted(r, "dspark.draft_ids");
     int block = r->c->block, vocab = r->c->n_vocab;
-    draft_request request = {0, token};
+    draft_request request = {.slot = 0, .token = token};
     draft_result out;
     err e = ERR_INIT;
     model_set_tap(r->m, probe_tap, &r->taps);

@@ -177,7 +177,12 @@ static void two_sources_stay_equal(void **state) {
     char dir[] = "/tmp/tandem-control.XXXXXX";
     duo d;
     assert_non_null(mkdtemp(dir));
-    paged_toy_options o = {SLOTS, PAGES, PAGE, 24, 160, true};
+    paged_toy_options o = {.n_slots = SLOTS,
+        .n_pages = PAGES,
+        .page_tokens = PAGE,
+        .max_rows = 24,
+        .max_context = 160,
+        .has_drafts = true};
     paged_toy *alone = paged_toy_new(&o);
     err e = ERR_INIT;
     serve(paged_toy_source(alone), NULL, one, N);

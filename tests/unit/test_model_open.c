@@ -158,7 +158,7 @@ static void test_steps_allocate_nothing(void **state) {
     mem_fail_after(0);
     (void)probe_step(m, 0, tokens, 40, PLAN_PROMPT);
     (void)probe_step(m, 0, tokens, 1, PLAN_DECODE);
-    draft_request request = {0, 5};
+    draft_request request = {.slot = 0, .token = 5};
     draft_result out;
     int rc = model_draft(m, &request, 1, NULL, NULL, &out, &e);
     (void)probe_step(m, 0, tokens, 4, PLAN_VERIFY);

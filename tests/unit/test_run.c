@@ -538,7 +538,7 @@ static void costs_steer_slices_and_drafts(void **state) {
     const float sure[] = {6.0f, 6.0f, 6.0f, 6.0f};
     const float lost[] = {-6.0f, -6.0f, -6.0f, -6.0f};
     step_cost_reset(&c);
-    draft_policy_reset(&p);
+    draft_policy_reset(&p, 0.0);
     for (int i = 0; i < 50; i++) {
         int32_t n = 1 + i % 20;
         step_cost_add(&c, n, (uint64_t)(5000000 + 1000000 * n));
@@ -546,11 +546,46 @@ static void costs_steer_slices_and_drafts(void **state) {
     assert_true(fabs(step_cost_of(&c, 10) - 15e6) < 1e3);
     step_cost_add_draft(&c, 1000000);
     assert_int_equal(draft_policy_choose(&p, &c, sure, 4, 0), 4);
-    for (int i = 0; i < 4; i++) {
-        assert_true(draft_policy_wants(&p));
+    int n_tries = 0;
+    for (; n_tries < 20 && draft_policy_wants(&p); n_tries++) {
         assert_int_equal(draft_policy_choose(&p, &c, lost, 4, 0), 0);
     }
-    assert_false(draft_policy_wants(&p)); /* it did not pay four times: a pause */
+    assert_in_range(n_tries, 1, 10); /* it did not pay for a while: a pause */
+    for (int i = 1; i < 16; i++) {
+        assert_false(draft_policy_wants(&p));
+    }
+    assert_true(draft_policy_wants(&p)); /* then one more try decides */
+    assert_int_equal(draft_policy_choose(&p, &c, lost, 4, 0), 0);
+    assert_false(draft_policy_wants(&p));
+}
+
+/* Drafts that say they are sure and are not kept are believed less, and the other way round. */
+static void confidence_is_corrected(void **state) {
+    (void)state;
+    step_cost c;
+    draft_policy p;
+    const float sure[] = {3.0f, 3.0f, 3.0f, 3.0f};
+    const float shy[] = {-3.0f, -3.0f, -3.0f, -3.0f};
+    step_cost_reset(&c);
+    for (int i = 0; i < 50; i++) {
+        int32_t n = 1 + i % 6;
+        step_cost_add(&c, n, (uint64_t)(5000000 + 1000000 * n));
+    }
+    step_cost_add_draft(&c, 1000000);
+    draft_policy_reset(&p, 0.0);
+    assert_int_equal(draft_policy_choose(&p, &c, sure, 4, 0), 4);
+    assert_int_equal(draft_policy_choose(&p, &c, shy, 4, 0), 0);
+    for (int i = 0; i < 60; i++) {
+        draft_policy_learn(&p, sure, 0, 4);
+    }
+    assert_true(p.bias < -3.0);
+    assert_int_equal(draft_policy_choose(&p, &c, sure, 4, 0), 0);
+    draft_policy_reset(&p, 0.0);
+    for (int i = 0; i < 60; i++) {
+        draft_policy_learn(&p, shy, 4, 4);
+    }
+    assert_true(p.bias > 3.0);
+    assert_int_equal(draft_policy_choose(&p, &c, shy, 4, 0), 4);
 }
 
 /* What a step costs on a machine that is thought up: a base, rows of running streams, prompt rows that
@@ -671,6 +706,7 @@ int main(void) {
         cmocka_unit_test(close_ends_what_runs),
         cmocka_unit_test(plans_serve_short_prompts_and_starve_nobody),
         cmocka_unit_test(costs_steer_slices_and_drafts),
+        cmocka_unit_test(confidence_is_corrected),
         cmocka_unit_test(slices_stay_within_the_gap),
         cmocka_unit_test(a_context_never_seen_is_expected_to_cost_more),
         cmocka_unit_test(pages_are_counted),
