@@ -58,7 +58,7 @@ static const explanation ROWS[] = {
     {STEP_DOWNLOAD, ERR_TIMEOUT, ANY, NULL,
         "The hub sent nothing for a long time. What arrived is kept.",
         "Check the line (tandem check U5), then press Again: it goes on where it was."},
-    {STEP_DOWNLOAD, 0, ANY, "digest",
+    {STEP_DOWNLOAD, 0, ANY, "bytes arrived",
         "Bytes arrived but they are wrong: a proxy, a mirror, the disk or the memory. A model with "
         "one wrong block answers nonsense.",
         "Press Again: the bad file is loaded anew. Twice on different files: tandem check D6 and P6."},

@@ -36,6 +36,9 @@ static void draw_steps(app *a, area box) {
         pen_move(&p, i, 0);
         pen_style(&p, is_here ? style_with(ROLE_FOCUS, STYLE_BOLD) : style_of(role));
         pen_printf(&p, "%s %2d %s", is_here ? ">>" : step_state_mark(s), i, step_info_of(i)->title);
+        /* The mark of here hides the state, which must not be told by colour alone. */
+        bool must_say = is_here && (s == STEP_IS_FAILED || s == STEP_IS_STALE);
+        if (must_say && pen_left(&p) >= 3) pen_printf(&p, " %s", step_state_mark(s));
     }
 }
 
