@@ -77,16 +77,6 @@ static int teardown(void **state) {
     return rmdir(dir);
 }
 
-static void wait_for_requests(const stub_server *s, int n) {
-    uint64_t deadline = clock_mono_ms() + PATIENCE_MS;
-    run_stats stats;
-    do {
-        sleep_ms(2);
-        run_stats_get(s->run, &stats);
-    } while (stats.n_running + stats.n_waiting != n && clock_mono_ms() < deadline);
-    assert_int_equal(stats.n_running + stats.n_waiting, n);
-}
-
 /* ---- TLS ---- */
 
 typedef struct tls_call {
@@ -214,7 +204,7 @@ static void tls_clients_that_leave_free_the_slot(void **state) {
         }
         assert_int_equal(api_busy(s.api), 0); /* noticed while nothing came from the engine */
         is_held = 0;
-        wait_for_requests(&s, 0);
+        assert_true(stub_server_wait(&s, 0));
     }
     run_stats_get(s.run, &stats);
     assert_int_equal(stats.n_cancelled, 2);
@@ -341,7 +331,7 @@ static void limit_of_requests_in_flight(void **state) {
     start_slow(&s, 0);
     is_held = 1;
     call_begin(&first, &s, key_line, "{" HELLO "}");
-    wait_for_requests(&s, 1);
+    assert_true(stub_server_wait(&s, 1));
     call_do(&second, &s, key_line, "{" HELLO "}");
     assert_int_equal(second.a.status, 429);
     assert_string_equal(text_of(second.v, "error", "type"), "rate_limit_error");
@@ -349,7 +339,7 @@ static void limit_of_requests_in_flight(void **state) {
     assert_int_equal(header_number(&second, "retry-after-ms"), 1000);
     call_end(&second);
     call_begin(&second, &s, other_line, "{" HELLO "}"); /* another key is not held up */
-    wait_for_requests(&s, 2);
+    assert_true(stub_server_wait(&s, 2));
     is_held = 0;
     call_wait(&second);
     assert_int_equal(second.a.status, 200);
@@ -372,7 +362,7 @@ static void limit_is_given_back_by_those_who_leave(void **state) {
     start_slow(&s, 0);
     is_held = 1;
     call_begin(&c, &s, key_line, "{" HELLO ",\"stream\":true}");
-    wait_for_requests(&s, 1);
+    assert_true(stub_server_wait(&s, 1));
     call_end(&c);
     uint64_t deadline = clock_mono_ms() + PATIENCE_MS;
     int status = 429;
@@ -420,7 +410,7 @@ static void limit_of_duration(void **state) {
     int64_t n = usage_of(&c, "completion_tokens");
     assert_true(n > 0 && n < N_TIMES);
     call_end(&c);
-    wait_for_requests(&s, 0);
+    assert_true(stub_server_wait(&s, 0));
     stub_server_stop(&s);
 }
 
@@ -470,7 +460,7 @@ static void request_timeout_keeps_what_exists(void **state) {
     assert_non_null(strstr(buf_cstr(&c.a.body), "\"finish_reason\":\"length\""));
     assert_non_null(strstr(buf_cstr(&c.a.body), "data: [DONE]\n\n"));
     call_end(&c);
-    wait_for_requests(&s, 0);
+    assert_true(stub_server_wait(&s, 0));
     stub_server_stop(&s);
 }
 
@@ -492,7 +482,7 @@ static void request_timeout_without_a_token(void **state) {
     assert_null(strstr(buf_cstr(&c.a.body), "[DONE]"));
     call_end(&c);
     is_held = 0;
-    wait_for_requests(&s, 0);
+    assert_true(stub_server_wait(&s, 0));
     stub_server_stop(&s);
 }
 
@@ -637,11 +627,7 @@ int main(void) {
         ONE(two_headers_with_keys),
     };
     curl_global_init(CURL_GLOBAL_DEFAULT);
-    tok = stub_tokenizer_open();
-    if (tok == NULL) {
-        print_message("skipped: no demo tokenizer here (templates/demo-model or DEMO_WEIGHTS)\n");
-        return 77;
-    }
+    tok = stub_tokenizer_need();
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     tokenizer_close(tok);
     curl_global_cleanup();

@@ -15,7 +15,7 @@
 /* A server that says nothing for so long hangs; machines that run many tests at once are slow. */
 #define PATIENCE_MS 60000
 #define ANSWERS_MAX 200
-#define CONTEXT_TOKENS 512
+#define CONTEXT_TOKENS 256
 
 struct http_probe {
     tokenizer *tokenizer;

@@ -7,8 +7,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/str.h"
+
+#define WAIT_MS 120000
 
 static void die(const char *what, const char *why) {
     fprintf(stderr, "%s: %s\n", what, why);
@@ -27,6 +30,13 @@ tokenizer *stub_tokenizer_open(void) {
     if (!file_exists(path)) return NULL;
     if (tokenizer_open(path, &t, &e) != OK) die(path, e.msg);
     return t;
+}
+
+tokenizer *stub_tokenizer_need(void) {
+    tokenizer *t = stub_tokenizer_open();
+    if (t != NULL) return t;
+    puts("skipped: no demo tokenizer here (templates/demo-model or DEMO_WEIGHTS)");
+    exit(77);
 }
 
 void stub_server_start(stub_server *s, const stub_server_options *o) {
@@ -76,6 +86,17 @@ void stub_server_attach(stub_server *s, const stub_server_options *o) {
         .max_context = info->max_context,
         .n_slots = info->n_slots};
     api_attach(s->api, &engine);
+}
+
+bool stub_server_wait(const stub_server *s, int n_requests) {
+    uint64_t deadline = clock_mono_ms() + WAIT_MS;
+    run_stats stats;
+    for (;;) {
+        run_stats_get(s->run, &stats);
+        if (stats.n_running + stats.n_waiting == n_requests) return true;
+        if (clock_mono_ms() > deadline) return false;
+        sleep_ms(1);
+    }
 }
 
 void stub_server_stop(stub_server *s) {

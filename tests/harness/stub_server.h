@@ -28,9 +28,13 @@ typedef struct stub_server_options {
 
 /* A tokenizer with the chat protocol's tokens: the demo model's. NULL if there is none here. */
 tokenizer *stub_tokenizer_open(void);
+/* The same; without one the program ends as skipped. */
+tokenizer *stub_tokenizer_need(void);
 /* Ends the program with a message if it can not start. */
 void stub_server_start(stub_server *s, const stub_server_options *o);
 void stub_server_attach(stub_server *s, const stub_server_options *o);
+/* Waits until so many requests run or wait; false if that does not come in a generous time. */
+bool stub_server_wait(const stub_server *s, int n_requests);
 void stub_server_stop(stub_server *s);
 
 #endif
