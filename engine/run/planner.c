@@ -28,14 +28,14 @@ static void give_decode_rows(
 }
 
 /* The prompt to serve next: foreground before background, then the least left to do, then the
- * oldest. NULL if none is left. */
+ * oldest; by_age: the oldest of all. NULL if none is left. */
 static plan_view *next_prompt(plan_view *views, int32_t n, bool by_age) {
     plan_view *best = NULL;
     for (int32_t i = 0; i < n; i++) {
         plan_view *v = &views[i];
         if (!v->is_prompt || v->is_paused || v->n_rows > 0 || v->n_todo <= 0) continue;
         if (best != NULL) {
-            if (v->is_background != best->is_background) {
+            if (!by_age && v->is_background != best->is_background) {
                 if (v->is_background) continue;
             } else {
                 bool is_later = by_age || v->n_todo == best->n_todo ? v->order > best->order
@@ -71,9 +71,12 @@ int32_t plan_rows(plan_view *views, int32_t n, const plan_limits *limits) {
     int32_t n_decode = limits->max_rows - rows_left;
     int32_t prompt_left = n_decode > 0 ? min_i32(rows_left, limits->prompt_rows) : rows_left;
     int32_t given = prompt_left;
-    /* A quarter for the oldest prompt, so that a line of short ones can not hold it for ever. */
+    /* A quarter for the oldest prompt, so that a line of short ones can not hold it for ever; an eighth
+     * if it is in the background: it holds a slot and must leave it some day. */
     plan_view *oldest = next_prompt(views, n, true);
-    int32_t floor_rows = oldest != NULL ? min_i32(oldest->n_todo, (prompt_left + 3) / 4) : 0;
+    int32_t parts = oldest != NULL && oldest->is_background ? 8 : 4;
+    int32_t floor_rows =
+        oldest != NULL ? min_i32(oldest->n_todo, (prompt_left + parts - 1) / parts) : 0;
     for (plan_view *v; prompt_left > 0 && (v = next_prompt(views, n, false)) != NULL;) {
         int32_t want = v == oldest ? prompt_left : prompt_left - floor_rows;
         if (v == oldest) {

@@ -15,7 +15,7 @@ typedef struct plan_view {
     int32_t n_draft;    /* drafts to verify behind the newest token; 0 while a prompt is read */
     uint64_t order;     /* arrival; lower is older */
     bool is_prompt;     /* its todo rows belong to the prompt */
-    bool is_background; /* prompt rows only after everybody else's */
+    bool is_background; /* prompt rows after everybody else's; a few if it is the oldest */
     bool is_paused;     /* its ring is full: no rows now */
     bool needs_logits;  /* of every prompt row */
     int32_t n_rows;     /* out: rows in the next step, drafts included; 0: none */

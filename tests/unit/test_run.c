@@ -523,6 +523,10 @@ static void plans_serve_short_prompts_and_starve_nobody(void **state) {
     v[1].is_background = true;
     v[2].n_todo = v[3].n_todo = 50;
     plan_rows(v, 4, &limits);
+    assert_int_equal(v[1].n_rows, 13); /* an eighth: it was stuck behind new ones for minutes */
+    assert_int_equal(v[2].n_rows + v[3].n_rows, 87);
+    v[1].order = 9; /* not the oldest any more: nothing is left for it */
+    plan_rows(v, 4, &limits);
     assert_int_equal(v[1].n_rows, 0);
     limits.max_logit_rows = 1;
     v[2].n_todo = 10;
