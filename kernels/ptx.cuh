@@ -163,6 +163,27 @@ __device__ __forceinline__ void ptx_wgmma_s8s8(int (&d)[8][4], const uint32_t (&
 }
 #endif
 
+/* CTAs of this CTA's cluster; all of its threads meet and see each other's shared memory. */
+__device__ __forceinline__ uint32_t ptx_cluster_size() {
+    uint32_t n;
+    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(n));
+    return n;
+}
+__device__ __forceinline__ void ptx_cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+/* 16 bytes of shared memory of CTA rank of the cluster, at an address of this CTA's. */
+__device__ __forceinline__ int4 ptx_load_cluster_16(uint32_t address, int rank) {
+    int4 v;
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %4, %5;\n"
+                 "ld.shared::cluster.v4.s32 {%0,%1,%2,%3}, [there];\n}"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(address), "r"(rank)
+                 : "memory");
+    return v;
+}
+
 /* Four 8 x 8 blocks of 16-bit values; each lane gives the address of one row of one block. */
 __device__ __forceinline__ void ptx_load_matrix_4(uint32_t address, uint32_t (&r)[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

@@ -1,5 +1,6 @@
 #include "kernels/exl3/exl3_gpu.h"
 
+#include "kernels/exl3/exl3_block.h"
 #include "kernels/exl3/exl3_launch.cuh"
 #include "kernels/exl3/exl3_rows_kernel.cuh"
 
@@ -77,6 +78,11 @@ static int exl3_rows_check(int max_rows, int max_stage_bytes, err *e) {
 int exl3_gpu_rows_run(const exl3_gpu_rows_args *a, cudaStream_t stream, err *e) {
     int rc = exl3_rows_check(a->max_rows, a->max_stage_bytes, e);
     if (rc != OK) return rc;
+    if (a->list == nullptr) {
+        bool is_done = false;
+        rc = exl3_block_run(a, stream, &is_done, e);
+        if (rc != OK || is_done) return rc;
+    }
     exl3_rows_params p = {};
     p.list = a->list;
     if (a->list == nullptr) p.own = *a->own;

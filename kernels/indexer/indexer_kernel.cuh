@@ -118,6 +118,34 @@ struct indexer_pick_shared {
     int left;
 };
 
+/* The digit in which the left-th largest key lies, by one warp: a lane counts eight digits. */
+__device__ __forceinline__ void indexer_digit(uint32_t prefix, int shift, indexer_pick_shared &sh) {
+    const int lane = threadIdx.x & 31, first = 255 - lane * 8, left = sh.left;
+    int count[8], sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        count[i] = sh.count[first - i];
+        sum += count[i];
+    }
+    int before = sum;
+    for (int m = 1; m < 32; m <<= 1) {
+        const int o = __shfl_up_sync(~0u, before, m);
+        if (lane >= m) before += o;
+    }
+    before -= sum;
+    /* The last lane takes what no lane reaches: digit 0. */
+    const unsigned reached = __ballot_sync(~0u, before + sum >= left);
+    const int mine = reached == 0 ? 31 : __ffs(reached) - 1;
+    if (lane != mine) return;
+    int digit = first, rest = left - before;
+    for (int i = 0; i < 7 && count[i] < rest; i++) {
+        rest -= count[i];
+        digit--;
+    }
+    sh.left = rest;
+    sh.prefix = prefix | (uint32_t)digit << shift;
+}
+
 /* The key of the topk-th largest and how many entries of that very key are taken. */
 __device__ __forceinline__ void indexer_threshold(
     const float *score, int64_t n, int topk, indexer_pick_shared &sh) {
@@ -136,13 +164,7 @@ __device__ __forceinline__ void indexer_threshold(
             if (key != 0 && (key & mask) == prefix) atomicAdd(sh.count + (key >> shift & 255u), 1);
         }
         __syncthreads();
-        if (threadIdx.x == 0) {
-            int digit = 255, left = sh.left;
-            while (digit > 0 && sh.count[digit] < left)
-                left -= sh.count[digit--];
-            sh.left = left;
-            sh.prefix = prefix | (uint32_t)digit << shift;
-        }
+        if (threadIdx.x < 32) indexer_digit(prefix, shift, sh);
         mask |= 255u << shift;
         __syncthreads();
     }

@@ -58,8 +58,13 @@ static void run_list(const linear_case *c, int n, int has_bias) {
     exl3_gpu_scratch scratch = {device_new(8 * list.n_sums), device_new(4 * list.n_counters)};
     exl3_gpu_rotate_args rotate = {list.device, NULL, n, list.max_rows};
     exl3_gpu_rows_args rows = {list.device, NULL, scratch, list.max_rows, list.max_stage_bytes, 0};
-    for (int turn = 0; turn < 3; turn++) { /* counters and sums must be left clean */
-        rows.has_early_list = turn == 2;
+    exl3_gpu_own_list own = {.n_jobs = n, .n_units = list.n_units};
+    for (int i = 0; i < n && n <= EXL3_GPU_OWN_JOBS; i++)
+        own.jobs[i] = list.jobs[i];
+    /* Counters and sums must be left clean; in the last turn the list travels in the launch. */
+    for (int turn = 0; turn < (n <= EXL3_GPU_OWN_JOBS ? 4 : 3); turn++) {
+        rows.has_early_list = turn >= 2;
+        if (turn == 3) rows.list = NULL, rows.own = &own;
         assert_int_equal(exl3_gpu_rotate_run(&rotate, NULL, &e), OK);
         assert_int_equal(exl3_gpu_rows_run(&rows, NULL, &e), OK);
         device_ok(cudaDeviceSynchronize(), "dense list");
