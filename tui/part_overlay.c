@@ -37,7 +37,8 @@ void part_tabs_draw(app *a, area box) {
     pen p = pen_on(&a->frame, box);
     for (int i = 0; i < N_SCREENS; i++) {
         bool is_here = i == (int)a->screen;
-        if (box.n_columns < 34 && !is_here) continue;
+        /* The state of the engine is worth more than names of other screens. */
+        if (box.n_columns < (i == SCREEN_SETUP ? 56 : 34) && !is_here) continue;
         pen_style(&p, is_here ? style_with(ROLE_FOCUS, STYLE_BOLD) : style_of(ROLE_DIM));
         pen_printf(&p, is_here ? "<%d %s>" : " %d %s ", TAB_NUMBERS[i], TAB_NAMES[i]);
     }
