@@ -14,6 +14,7 @@ enum {
     CODE_USAGE = 2,
     CODE_REFUSED = 20,
     CODE_PEER = 40,
+    CODE_TOLD = 143,      /* told to end before it was ready */
     OTHER_ENDS_MS = 4000, /* a rank sees the other's end by itself; after this it is told */
     TERM_TO_KILL_MS = 10000,
     STOP_EXTRA_MS = 5000,
@@ -242,7 +243,8 @@ static void rank_ended(keeper *k) {
     if (k->is_hang || k->state == KEEPER_ENDING) {
         /* Ended by us: its own last words say nothing new. */
         if (k->last_end_ms == 0 || !k->is_hang) k->last_code = r->code;
-        if (k->first_error_ms == 0 && r->code != 0 && !k->wants_stop) note_error(k, r->code, why);
+        bool is_told = r->code == 0 || r->code == CODE_TOLD || k->wants_stop;
+        if (k->first_error_ms == 0 && !is_told) note_error(k, r->code, why);
     } else if (r->code == 0) {
         k->last_code = 0;
         k->last_error[0] = '\0';
@@ -265,9 +267,10 @@ static bool is_refusal(int code) {
 
 /* Both errors in one sentence, the cause first: a rank that only lost the other comes second. */
 static void both_reasons(const keeper *k, char *out, size_t cap) {
-    bool is_other_first = k->last_code == CODE_PEER || k->last_code == 0;
-    const char *own = k->last_error[0] != '\0' ? k->last_error : "ended without an error";
-    const char *other = k->peer_reason[0] != '\0' ? k->peer_reason : "ended without an error";
+    bool is_other_first =
+        k->last_code == CODE_PEER || k->last_code == CODE_TOLD || k->last_code == 0;
+    const char *own = k->last_error[0] != '\0' ? k->last_error : "ended with the other";
+    const char *other = k->peer_reason[0] != '\0' ? k->peer_reason : "ended with the other";
     int own_rank = k->order.rank, other_rank = 1 - own_rank;
     if (is_other_first && k->peer_code != 0) {
         snprintf(out, cap, "rank %d (%s): %.280s; rank %d (%s): %.280s", other_rank, other_name(k),

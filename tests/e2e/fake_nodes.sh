@@ -134,7 +134,7 @@ END
 nodes_can() {
     [ "$(id -u)" = 0 ] || { echo "not root" && return 1; }
     local tool
-    for tool in unshare nsenter ip ssh-keygen setsid mount; do
+    for tool in unshare nsenter ip ssh-keygen setsid mount pgrep; do
         command -v $tool >/dev/null || { echo "$tool is not installed" && return 1; }
     done
     [ -x /usr/sbin/sshd ] || { echo "there is no sshd (openssh-server)" && return 1; }

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Start, stop, restart and status of the pair: two ranks of the demo model on two fake nodes with a
-# real sshd in each, and what happens when something is killed, in the way, or gone.
+# real sshd in each. Faults are in test_pair_faults.sh.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/fake_nodes.sh"
 [ -x "$out/tandem-node" ] || skip_all "tandem-node is not built"
@@ -28,18 +28,6 @@ check "before: status says not ready" eval 't status >/dev/null; [ $? = 41 ]'
 shown=$(t start --dry-run)
 check "dry run: names both ranks" has "$shown" 'worker: .*runs .*tandemd rank --ranks 2 --rank 1 --meet 192.168.100.10:29620'
 check "dry run: starts nothing" no_ranks
-
-# A port in the way.
-at head python3 -c 'import socket,time
-s=socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(("0.0.0.0",29620)); s.listen(); time.sleep(600)'
-wait_for 10 eval 'on head ss -ltn | grep -q :29620'
-shown=$(t start 2>&1)
-code=$?
-check "a port in use: refused" is "$code" 20
-check "a port in use: its owner is named" has "$shown" 'port 29620 on the head, which is where the ranks meet, is used by python3 \(process [0-9]+, user root\)'
-check "a port in use: nothing was started" no_ranks
-check "a port in use: status says foreign" pair_is foreign
-on head pkill -x python3
 
 # A lock that a killed command left.
 mkdir -p "$head_home/.local/state/tandem/pair"
@@ -84,13 +72,6 @@ for home in "$head_home" "$worker_home"; do
 done
 check "no secret on a command line" eval '! on head sh -c "cat /proc/[0-9]*/cmdline 2>/dev/null" | tr "\0" " " | grep -qE "(^| )[0-9a-f]{64}( |$)"'
 
-# A killed worker rank: both start again by themselves.
-on worker kill -KILL "$(rank_pid worker)"
-again() { shown=$(t status --json 2>/dev/null) && has "$shown" '"state":"(ready|serving)","reason":null,"start_id":"[0-9a-f]*","generation":1'; }
-check "a killed rank: both start again" wait_for 60 again
-check "a killed rank: the first error is kept" has "$shown" '"first_error":\{"code":137'
-check "a chat after it" has "$(t ask 'What is 17 + 19?')" '36'
-
 # The worker unreachable by ssh: the head serves on and says so.
 node_sshd worker stop
 shown=$(t status --json)
@@ -118,58 +99,5 @@ check "stop: ends well" is "$?" 0
 check "stop: no rank is left" no_ranks
 check "stop: the state" pair_is stopped
 check "stop: again is no error" has "$(t stop)" 'nothing was running'
-
-# kill -9 of tandem in the middle of a start: the keepers finish or fail together; the next start
-# goes on from there.
-at head env TANDEM_VERIFY_ON_START=off "$tandem" start
-wait_for 30 eval '[ -n "$(keeper_pid worker)" ]'
-on head pkill -KILL -x tandem
-shown=$(t start 2>&1)
-code=$?
-check "kill -9 of tandem: the next start is ready" test "$code" = 0 -o "$code" = 10
-check "kill -9 of tandem: one rank on each" eval '[ "$(daemons head)" = 1 ] && [ "$(daemons worker)" = 1 ]'
-
-# kill -9 of the worker's keeper: the pair goes down, whole, and a start mends it.
-on worker kill -KILL "$(keeper_pid worker)"
-check "a killed keeper: no rank stays" wait_for 60 no_ranks
-check "a killed keeper: status says so" wait_for 20 has "$(t status)" "keeper of the worker|keeper was killed|killed"
-shown=$(t start 2>&1)
-code=$?
-check "a killed keeper: start mends it" test "$code" = 0 -o "$code" = 10
-
-# The worker loses its power.
-node_off worker
-check "worker off: the head's rank ends, too" wait_for 60 eval '[ "$(daemons head)" = 0 ]'
-shown=$(t start 2>&1)
-check "worker off: start is refused" is "$?" 40
-check "worker off: with the reason" has "$shown" 'worker.*cannot be reached'
-check "worker off: the doctor says so" has "$(t doctor)" 'The worker cannot be reached by ssh. \(certain\)'
-shown=$(t stop 2>&1)
-check "worker off: stop says what it could not see" is "$?" 40
-node_on worker
-
-# A rank that ends while loading: both end, both errors are shown.
-echo 'not a model' >"$work/broken"
-shown=$(on head env TANDEM_MODEL_DIR="$work/no-such-model" "$tandem" start 2>&1)
-check "no model: refused before anything runs" eval 'has "$shown" "there is no model in" && no_ranks'
-cp -r "$model" "$work/half-model"
-truncate -s 1000 "$work"/half-model/*.safetensors
-shown=$(on head env TANDEM_MODEL_DIR="$work/half-model" "$tandem" start 2>&1)
-check "a broken model: the start fails" is "$?" 41
-check "a broken model: the rank's own words" has "$shown" 'rank [01] \((head|worker)\): .*safetensors'
-check "a broken model: no rank is left" wait_for 20 no_ranks
-shown=$(t doctor)
-check "doctor: the symptom" has "$shown" '^symptom: the pair is failed: rank [01]'
-check "doctor: its cause comes first" has "$shown" '^ 1. A file of the model is missing, damaged or of another model. \(certain\)'
-check "a broken model: the state keeps it" eval 'pair_is failed && has "$(t status)" "first error: .*safetensors"'
-
-# Both engines stand still while loading: found by the keepers, with the stacks kept.
-shown=$(on head env TANDEM_HANG_SECONDS=10 "$tandem" start --dry-run | grep -c tandemd)
-check "hang: dry run" test "$shown" -ge 2
-at head env TANDEM_HANG_SECONDS=10 TANDEM_VERIFY_ON_START=off "$tandem" start
-stop_rank() { [ -n "$(rank_pid worker)" ] && on worker kill -STOP "$(rank_pid worker)"; }
-wait_for 60 stop_rank
-check "hang: both end" wait_for 90 eval 'pair_is failed && no_ranks'
-check "hang: it is named" has "$(t status)" 'no progress for 10 s|lost|silent|not ready'
 
 done_testing
