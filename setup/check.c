@@ -39,6 +39,7 @@ check_context *check_context_new(const check_options *o) {
         c->node[i] = o->node[i];
         c->missing[i] = o->missing[i] != NULL ? mem_strdup(o->missing[i]) : NULL;
         c->need_bytes[i] = o->need_bytes[i];
+        c->files[i] = o->files[i];
     }
     c->settings = o->settings;
     c->baseline = o->baseline != NULL ? mem_strdup(o->baseline) : NULL;

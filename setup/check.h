@@ -53,6 +53,12 @@ const check_row *check_rows(size_t *n);
 /* In any case of letters; NULL if unknown. */
 const check_row *check_find(const char *id);
 
+/* What is known of a model's files on one machine. */
+typedef struct check_files {
+    size_t n_files, n_verified; /* n_verified: their digests were compared with the manifest */
+    char wrong[256];            /* a file that is recorded with another digest, "" */
+} check_files;
+
 typedef struct check_options {
     node_access *node[2];   /* head, worker; NULL: not there. Borrowed. */
     const char *missing[2]; /* why it is not there, shown as UNKNOWN; NULL: not set up (SKIP) */
@@ -63,6 +69,7 @@ typedef struct check_options {
     bool has_need;          /* a model is chosen, so need_bytes means something */
     const char *need_text;  /* what the bytes are made of */
     bool is_heavy;          /* run heavy rows too */
+    check_files files[2];   /* of the chosen model, with has_need */
 } check_options;
 
 /* settings are required. Copies what it needs except the node access. */

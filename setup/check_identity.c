@@ -235,6 +235,26 @@ CHECK_RUN(check_v5) {
     buf_release(&different);
 }
 
+/* The same build; then the files of the model, by the records of their digests. */
+static void compare_files(check_context *c, check_result *r, const char *build) {
+    for (int k = 0; k < 2 && c->has_need; k++) {
+        if (c->files[k].wrong[0] == '\0') continue;
+        check_say(r, CHECK_STATUS_FAIL, "%s on the %s is not the file of the manifest.",
+            c->files[k].wrong, k == 0 ? "head" : "worker");
+        check_remedy(r, k == 0 ? "Load it again: tandem download" : "Send it again: tandem copy");
+        return;
+    }
+    if (!c->has_need) {
+        check_say(r, CHECK_STATUS_PASS, "Both have %s.", build);
+        return;
+    }
+    check_say(r, CHECK_STATUS_PASS,
+        "Both have %s; verified against the manifest are %zu of %zu files on the head, %zu of %zu on "
+        "the worker.",
+        build, c->files[0].n_verified, c->files[0].n_files, c->files[1].n_verified,
+        c->files[1].n_files);
+}
+
 CHECK_RUN(check_v6) {
     static const char *const node[] = {"tandemd", "--version", NULL};
     char build[2][120] = {"", ""};
@@ -265,7 +285,7 @@ CHECK_RUN(check_v6) {
                                                        : "the worker");
     } else if (str_eq(build[0], build[1])) {
         r->remedy[0] = '\0';
-        check_say(r, CHECK_STATUS_PASS, "Both have %s.", build[0]);
+        compare_files(c, r, build[0]);
     } else {
         check_say(r, CHECK_STATUS_FAIL, "Head has %s, worker %s.", build[0], build[1]);
     }

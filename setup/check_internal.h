@@ -14,6 +14,7 @@ struct check_context {
     char *baseline, *engine, *need_text;
     uint64_t need_bytes[2];
     bool has_need, is_heavy;
+    check_files files[2];
     bool is_prepared[2];
     link_node *link[2]; /* read when first needed */
     int link_state;     /* 0 not read, 1 read, 2 failed */

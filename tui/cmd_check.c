@@ -9,6 +9,8 @@
 #include "engine/base/str.h"
 #include "setup/check.h"
 #include "setup/link_prove.h"
+#include "setup/manifest.h"
+#include "setup/need.h"
 #include "setup/paths.h"
 #include "setup/settings_import.h"
 #include "tui/cmd_nodes.h"
@@ -101,6 +103,32 @@ static const char *beside(const char *name, buf *path) {
     return buf_cstr(path);
 }
 
+/* How much of the profile's files is missing on each machine; nothing when no profile is set, or its
+ * manifest is not there yet. */
+static void fill_need(const cmd_nodes *n, check_options *o) {
+    buf config = BUF_INIT, own = BUF_INIT;
+    manifest m;
+    const char *profile = settings_get(n->settings, "PROFILE");
+    manifest_init(&m);
+    int rc = profile[0] != '\0' ? paths_config(&config, NULL) : ERR_NOT_FOUND;
+    if (rc == OK) rc = path_join(&own, buf_cstr(&config), "manifests");
+    if (rc == OK) rc = manifest_find(&m, profile, buf_cstr(&own), NULL);
+    for (int i = 0; i < 2 && rc == OK; i++) {
+        need x;
+        if (n->node[i] == NULL || node_access_is_fixture(n->node[i])) continue;
+        rc = need_find(n->node[i], n->settings, &m, i, &x, NULL);
+        if (rc != OK) continue;
+        o->need_bytes[i] = x.files_bytes + x.prepared_bytes;
+        o->files[i] = (check_files){.n_files = x.n_files, .n_verified = x.n_verified};
+        str_copy(o->files[i].wrong, sizeof o->files[i].wrong, x.wrong);
+        o->has_need = true;
+        o->need_text = "model files and prepared files";
+    }
+    manifest_release(&m);
+    buf_release(&config);
+    buf_release(&own);
+}
+
 static int run_checks(const cmd_args *a, cmd_nodes *n, int i_node, err *e, int *code) {
     buf state = BUF_INIT, engine = BUF_INIT, helper = BUF_INIT, out = BUF_INIT;
     json_w w;
@@ -116,6 +144,7 @@ static int run_checks(const cmd_args *a, cmd_nodes *n, int i_node, err *e, int *
         .engine = beside("tandemd", &engine),
         .is_heavy = cmd_has(a, "all")};
     if (n->missing[1][0] != '\0') o.missing[1] = n->missing[1];
+    fill_need(n, &o);
     link_prove_helper(beside("tandem-node", &helper));
     cmd_begin_json(&w, &out);
     json_w_key(&w, "checks");

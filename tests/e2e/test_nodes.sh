@@ -123,8 +123,15 @@ cp "$model"/config.json "$model"/tokenizer.json "$model"/model.safetensors "$dat
     echo "end $n $bytes"
 } >"$config/manifests/demo.manifest"
 echo "PROFILE=demo" >>"$config/tandem.conf"
+run head_t check D2
+check "D2: nothing is missing on the head but the prepared file" says "D2 *head *0 GB"
+run head_t check D2 --json
+# 16.1 MB of weights: the worker needs all files and its part of the prepared ones.
+check "D2: the worker lacks the files" says '"node":"worker"[^}]*"value":2[0-9]\{7\}'
 run head_t copy
 check "the copy ends well" test "$code" = 0
+run head_t check D2 --json
+check "D2: only the prepared file is missing now" says '"node":"worker"[^}]*"value":8[0-9]\{6\}'
 for f in config.json tokenizer.json model.safetensors; do
     check "$f is there" same "$data/models/demo/$f" "$there/models/demo/$f"
 done
@@ -178,6 +185,9 @@ check "that is a failure" test "$code" != 0
 node_sshd worker start
 run head_t prepare --layout cpu
 check "the same command goes on" test "$code" = 0
+
+run head_t check D2 --json
+check "D2: nothing is missing any more" says '"node":"worker"[^}]*"value":0'
 
 # A tokenizer that is not the model's stops it before anything is made.
 cp "$data/models/demo/tokenizer.json" "$work/tokenizer.kept"
