@@ -75,6 +75,12 @@ static void on_shutdown(void *ctx) {
     ask_to_stop(SIGTERM);
 }
 
+/* Before on_shutdown on the same thread; read by the main thread once the pipe has spoken. */
+static void on_deadline(void *ctx, int64_t seconds) {
+    daemon_state *d = ctx;
+    d->o.drain_s = seconds;
+}
+
 int daemon_stop_fd(void) {
     return stop_pipe[0];
 }
@@ -359,7 +365,9 @@ static int start_api(daemon_state *d, err *e) {
         .engram = describe_engram,
         .ranks_ctx = d,
         .log = d->log,
-        .on_shutdown = on_shutdown};
+        .on_shutdown = on_shutdown,
+        .on_deadline = on_deadline,
+        .on_shutdown_ctx = d};
     int fd = d->listen_fd;
     d->listen_fd = -1; /* taken, also when it fails */
     int rc = api_open(&o, fd, &d->api, e);

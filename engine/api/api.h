@@ -87,6 +87,8 @@ typedef struct api_options {
     struct log_tail *log; /* borrowed: newest lines of the log; NULL: none */
     /* POST /tandem/v1/shutdown; NULL: refused. Must not block. */
     void (*on_shutdown)(void *ctx);
+    /* Before it, when the request says how long running replies may take; NULL: it may not. */
+    void (*on_deadline)(void *ctx, int64_t seconds);
     void *on_shutdown_ctx;
 } api_options;
 

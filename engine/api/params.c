@@ -21,7 +21,7 @@ static int read_sampling(const json *body, gen_params *p, api_error *e) {
     int rc = field_double(body, "temperature", (double_range){0, 2, false}, &s->temperature, e);
     if (rc == OK) rc = field_double(body, "top_p", (double_range){0, 1, false}, &s->top_p, e);
     if (rc == OK) rc = field_double(body, "min_p", (double_range){0, 1, false}, &s->min_p, e);
-    if (rc == OK) rc = field_int(body, "top_k", (int_range){-1, INT32_MAX}, &top_k, e);
+    if (rc == OK) rc = field_int(body, "top_k", (int_range){INT32_MIN, INT32_MAX}, &top_k, e);
     const double_range penalty = {-2, 2, false};
     if (rc == OK) rc = field_double(body, "presence_penalty", penalty, &s->presence_penalty, e);
     if (rc == OK) rc = field_double(body, "frequency_penalty", penalty, &s->frequency_penalty, e);

@@ -191,16 +191,33 @@ void route_cancel(http_request *q) {
     json_free(body);
 }
 
+/* An empty body is fine: the server's own limit holds. */
+static int read_deadline(http_request *q, int64_t *seconds, api_error *e) {
+    json *body = NULL;
+    *seconds = -1;
+    if (q->body.len == 0) return OK;
+    int rc = http_body_json(q, &body, e);
+    if (rc == OK) rc = field_int(body, "deadline_s", (int_range){0, 3600}, seconds, e);
+    json_free(body);
+    return rc;
+}
+
 void route_shutdown(http_request *q) {
+    const api_options *o = &q->api->options;
     api_error e;
-    if (q->api->options.on_shutdown == NULL) {
-        api_set(
+    int64_t seconds = -1;
+    int rc = read_deadline(q, &seconds, &e);
+    if (rc == OK && o->on_shutdown == NULL) {
+        rc = api_set(
             &e, 403, "invalid_request_error", NULL, "this server can not be stopped by request");
+    }
+    if (rc != OK) {
         http_fail(q, &e);
         return;
     }
+    if (seconds >= 0 && o->on_deadline != NULL) o->on_deadline(o->on_shutdown_ctx, seconds);
     send_ok(q);
-    q->api->options.on_shutdown(q->api->options.on_shutdown_ctx);
+    o->on_shutdown(o->on_shutdown_ctx);
 }
 
 typedef struct endpoint_wish {

@@ -175,10 +175,17 @@ bool number_takes_digits(const grammar_state *s, const frame *f, uint32_t n) {
         return false;
     }
     if (node->is_free) return true;
-    if (f->phase != WHOLE || !is_plain_range(node) || unique_parent(s, f) != NULL) return false;
+    if (f->phase != WHOLE || !is_plain_range(node)) return false;
+    const frame *array = unique_parent(s, f);
     wide from = get_digits(f), to = (from + 1) * powers[n] - 1;
-    if (f->u.number.is_negative)
+    if (array != NULL) {
+        /* A value that was written goes on with one more digit; of ten values one is new. */
+        if (array->u.array.n_records >= 10 || f->u.number.n_int + n + 1 > most) return false;
+        to = to * 10 + 9;
+    }
+    if (f->u.number.is_negative) {
         return -to * NUMBER_UNIT >= node->lo && -from * NUMBER_UNIT <= node->hi;
+    }
     return from * NUMBER_UNIT >= node->lo && to * NUMBER_UNIT <= node->hi;
 }
 

@@ -217,17 +217,28 @@ static void end_key(grammar_state *s, const frame *key) {
     if (take_key(s, key, &o)) list_push(s, &s->out, &o);
 }
 
+/* The first name of [lo, hi), which share depth bytes, that goes on with byte or a higher one. */
+static uint32_t first_name_from(const object_node *n, const frame *key, uint32_t byte) {
+    uint32_t lo = key->u.text.lo, hi = key->u.text.hi, depth = key->u.text.depth;
+    while (lo < hi) {
+        uint32_t middle = (lo + hi) / 2;
+        const key_name *k = &n->names[middle];
+        if (k->len <= depth || (uint8_t)k->text[depth] < byte) {
+            lo = middle + 1;
+        } else {
+            hi = middle;
+        }
+    }
+    return lo;
+}
+
 /* Cuts [lo, hi) to the names that go on with byte. */
 static void narrow_names(const object_node *n, frame *key, uint8_t byte) {
-    uint32_t lo = key->u.text.lo, hi = key->u.text.hi, depth = key->u.text.depth;
-    while (lo < hi && (n->names[lo].len <= depth || (uint8_t)n->names[lo].text[depth] < byte))
-        lo++;
-    uint32_t end = lo;
-    while (end < hi && (uint8_t)n->names[end].text[depth] == byte)
-        end++;
+    uint32_t lo = first_name_from(n, key, byte);
+    uint32_t end = first_name_from(n, key, byte + 1u);
     key->u.text.lo = (uint16_t)lo;
     key->u.text.hi = (uint16_t)end;
-    key->u.text.depth = (uint16_t)(depth + 1);
+    key->u.text.depth = (uint16_t)(key->u.text.depth + 1);
 }
 
 /* Any name in the range goes on with a byte that the escape can write. */

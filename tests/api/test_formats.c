@@ -394,6 +394,38 @@ static void schemas_that_cannot_be_kept_are_named(void **state) {
     stub_server_stop(&s);
 }
 
+static int64_t prompt_tokens(const stub_server *s, const char *body) {
+    int64_t n = -1;
+    json *v = ask(s, "/v1/completions", body, 200);
+    json_i64(at(v, "usage/prompt_tokens"), &n);
+    json_free(v);
+    return n;
+}
+
+/* Mark, prefix, mark, suffix, mark, behind the beginning. */
+static void the_middle_is_filled_in(void **state) {
+    stub_server s;
+    (void)state;
+    start(&s, thought_pieces, 5);
+    int64_t a = prompt_tokens(&s, "{\"prompt\":\"first words\",\"add_special_tokens\":false}");
+    int64_t b = prompt_tokens(&s, "{\"prompt\":\"and the last\",\"add_special_tokens\":false}");
+    if (tokenizer_added(tok, "<\uFF5Cfim\u2581begin\uFF5C>") < 0) {
+        json *v = ask(&s, "/v1/completions", "{\"prompt\":\"a\",\"suffix\":\"b\"}", 400);
+        expect(v, "error/param", "\"suffix\"");
+        json_free(v);
+    } else {
+        assert_int_equal(
+            prompt_tokens(&s, "{\"prompt\":\"first words\",\"suffix\":\"and the last\"}"),
+            a + b + 4);
+    }
+    json_free(ask(&s, "/v1/completions", "{\"prompt\":\"a\",\"suffix\":7}", 400));
+    json *v = ask(&s, "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":0}", 400);
+    expect(v, "error/param", "\"max_tokens\"");
+    json_free(v);
+    json_free(ask(&s, CHAT, "{" ASK ",\"top_k\":-5,\"max_tokens\":null}", 200)); /* off */
+    stub_server_stop(&s);
+}
+
 /* ---- models ---- */
 
 static void models_and_their_aliases(void **state) {
@@ -548,8 +580,8 @@ int main(void) {
         cmocka_unit_test(empty_answers_are_counted),
         cmocka_unit_test(errors_end_a_stream_without_done), cmocka_unit_test(the_window_has_edges),
         cmocka_unit_test(schemas_that_cannot_be_kept_are_named),
-        cmocka_unit_test(models_and_their_aliases), cmocka_unit_test(messages_come_in_order),
-        cmocka_unit_test(responses_come_in_order)};
+        cmocka_unit_test(the_middle_is_filled_in), cmocka_unit_test(models_and_their_aliases),
+        cmocka_unit_test(messages_come_in_order), cmocka_unit_test(responses_come_in_order)};
     tok = stub_tokenizer_open();
     if (tok == NULL) {
         print_message("skipped: no demo tokenizer here\n");

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -378,6 +379,32 @@ static void the_log_is_followed(void **state) {
     json_free(ask(&with_drafts, "/tandem/v1/log?level=loud", NULL, 400));
 }
 
+/* ---- the end ---- */
+
+static void a_stop_may_name_its_deadline(void **state) {
+    static const char *const none[] = {NULL};
+    live_daemon d;
+    err e = ERR_INIT;
+    wire w;
+    (void)state;
+    if (live_daemon_start(&d, none, &e) != OK) fail_msg("%s", e.msg);
+    wire_open_unix(&w, d.socket_path);
+    wire_request(&w, "POST", "/v1/chat/completions", "", LONG_STREAM);
+    uint64_t deadline = clock_mono_ms() + PATIENCE_MS;
+    while (strstr(buf_cstr(&w.in), "\"content\":\"\"") == NULL && clock_mono_ms() < deadline)
+        wire_receive(&w, 50);
+    json_free(ask(&d, "/tandem/v1/stop", "{\"deadline_s\":\"soon\"}", 400));
+    json_free(ask(&d, "/tandem/v1/stop", "{\"deadline_s\":0}", 200));
+    while (!w.is_closed && clock_mono_ms() < deadline)
+        wire_receive(&w, 50);
+    assert_true(w.is_closed);
+    wire_close(&w);
+    while (waitpid(d.pid, NULL, WNOHANG) == 0 && clock_mono_ms() < deadline)
+        sleep_ms(10);
+    d.pid = -1; /* it has ended by itself */
+    live_daemon_stop(&d);
+}
+
 int main(void) {
     static const char *const none[] = {NULL};
     static const char *const no_drafts[] = {"--no-drafts", NULL};
@@ -388,7 +415,7 @@ int main(void) {
         cmocka_unit_test(answers_go_on_without_connection),
         cmocka_unit_test(the_cache_is_seen_and_forgotten),
         cmocka_unit_test(keys_do_not_share_the_cache), cmocka_unit_test(the_engine_proves_itself),
-        cmocka_unit_test(the_log_is_followed)};
+        cmocka_unit_test(the_log_is_followed), cmocka_unit_test(a_stop_may_name_its_deadline)};
     (void)signal(SIGPIPE, SIG_IGN);
     int rc = live_daemon_start(&with_drafts, none, &e);
     if (rc == ERR_NOT_FOUND) {
