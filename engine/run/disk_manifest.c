@@ -87,7 +87,7 @@ static bool read_lines(disk_cache *d, const disk_segment *s, const buf *text, in
             disk_dropped(d, "the end of its manifest is torn", "record");
             return true;
         }
-        if (line.offset + line.len > s->bytes) {
+        if (line.len > s->bytes || line.offset > s->bytes - line.len) {
             disk_dropped(d, "the segment is shorter than its manifest says", "record");
         } else {
             *n_lines += disk_index_add(d, &line);
