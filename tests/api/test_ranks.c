@@ -180,6 +180,32 @@ static void a_taken_port_is_named(void **state) {
     close(p.fd);
 }
 
+/* The plan is priced on every machine: the one that is short of memory says by how much. */
+static void a_rank_without_memory_refuses(void **state) {
+    (void)state;
+    free_port p;
+    take_port(&p);
+    close(p.fd);
+    char status[160];
+    buf text = BUF_INIT;
+    snprintf(status, sizeof status, "%s/rank1.json", pair_dir());
+    const char *head[] = {"--ranks", "2", "--meet", p.meet, NULL};
+    const char *worker[] = {"--meet", p.meet, "--reserve", "1048576", "--status", status, NULL};
+    pair_clear_log();
+    pid_t first = pair_start_role(NULL, PAIR_SECRET, head);
+    pid_t second = pair_start_role("rank", PAIR_SECRET, worker);
+    assert_int_equal(pair_wait_exit(second, PAIR_END_MS), 20);
+    assert_int_equal(pair_wait_exit(first, PAIR_END_MS), 40);
+    assert_non_null(strstr(pair_log(), "rank 1 has failed"));
+    assert_non_null(strstr(pair_log(), "MiB short"));
+    /* The reason is kept where its keeper looks. */
+    assert_int_equal(file_read(status, &text, 65536, NULL), OK);
+    assert_non_null(strstr(buf_cstr(&text), "\"phase\":\"failed\""));
+    assert_non_null(strstr(buf_cstr(&text), "MiB short"));
+    assert_non_null(strstr(buf_cstr(&text), "\"start_id\":\"0123456789abcdef\""));
+    buf_release(&text);
+}
+
 /* ---- draining ---- */
 
 /* SIGTERM while a reply is written: it is written to its end, nobody new comes in, /ready says why. */
@@ -293,7 +319,7 @@ int main(void) {
         RANKS_TEST(an_overdue_step_is_not_ready), RANKS_TEST(tries_are_bounded),
         RANKS_TEST(worker_asked_to_stop), RANKS_TEST(strangers_are_turned_away),
         RANKS_TEST(nonsense_for_a_secret), RANKS_TEST(another_model_is_named),
-        RANKS_TEST(a_taken_port_is_named)};
+        RANKS_TEST(a_taken_port_is_named), RANKS_TEST(a_rank_without_memory_refuses)};
     if (!pair_init()) return 77;
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     pair_end();

@@ -15,6 +15,8 @@
 #include "engine/base/err.h"
 #include "engine/base/file.h"
 #include "engine/base/histogram.h"
+#include "engine/base/mem.h"
+#include "engine/run/run.h"
 #include "engine/run/step_times.h"
 
 static int n_open, power_code;
@@ -172,9 +174,24 @@ static void histograms_add_up(void **state) {
     buf_release(&out);
 }
 
+/* What the step thread counts with takes no memory: every allocation would fail here. */
+static void counting_does_not_allocate(void **state) {
+    (void)state;
+    static histogram h;
+    static step_times t;
+    mem_fail_after(0);
+    for (int i = 0; i < 1000; i++) {
+        histogram_add(&h, &RUN_STEP_SECONDS, i / 1e3);
+        histogram_add(&h, &RUN_STEP_ROWS, i);
+        step_times_add(&t, (uint64_t)i * 1000);
+    }
+    assert_null(mem_try_alloc(1)); /* the first one */
+    mem_fail_after(-1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(gpu_readings),
         cmocka_unit_test(rdma_counters), cmocka_unit_test(step_times_are_kept),
-        cmocka_unit_test(histograms_add_up)};
+        cmocka_unit_test(histograms_add_up), cmocka_unit_test(counting_does_not_allocate)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
