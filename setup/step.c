@@ -365,6 +365,37 @@ static void plan_later(flow *f, int i, setup_plan *out, const char *why) {
     plan_add(out, &a);
 }
 
+/* What a step will run is known before it can be looked at, when it depends on no machine. */
+static bool foresee(flow *f, int i, setup_plan *out) {
+    static const struct {
+        int step;
+        const char *node, *what, *command;
+    } known[] = {
+        {STEP_NETWORK, "head", "make traffic on both rails; nothing is changed",
+            "tandem link prove"},
+        {STEP_DOWNLOAD, "head", "load the files that are missing", "tandem download"},
+        {STEP_COPY, "worker", "copy the files that are missing", "tandem copy"},
+        {STEP_PROMPT, "head", "compare prompts with the reference", "tandem prepare --self-test"},
+        {STEP_PREPARE, "head", "build the prepared files of both ranks", "tandem prepare"},
+        {STEP_VERIFY, "head", "send real requests to the pair", "tandem verify"},
+    };
+    if (i == STEP_MODEL) {
+        step_model_foresee(f, out);
+        return true;
+    }
+    for (size_t k = 0; k < sizeof known / sizeof known[0]; k++) {
+        if (known[k].step != i) continue;
+        const plan_action a = {.step = (char *)INFO[i].id,
+            .node = (char *)known[k].node,
+            .what = (char *)known[k].what,
+            .command = (char *)known[k].command,
+            .undo = (char *)""};
+        plan_add(out, &a);
+        return true;
+    }
+    return false;
+}
+
 int flow_plan_all(flow *f, setup_plan *out, err *e) {
     for (int i = 0; i < STEP_COUNT; i++) {
         step_view v;
@@ -374,7 +405,7 @@ int flow_plan_all(flow *f, setup_plan *out, err *e) {
         if (f->o.stop != NULL && atomic_load(f->o.stop))
             return err_set(e, ERR_CANCELLED, "stopped");
         if (flow_state(f, i) == STEP_IS_WAITING) {
-            plan_later(f, i, out, flow_state_reason(f, i));
+            if (!foresee(f, i, out)) plan_later(f, i, out, flow_state_reason(f, i));
             continue;
         }
         step_view_init(&v);

@@ -82,6 +82,8 @@ typedef struct step_run {
 } step_run;
 extern const step_run STEP_RUNS[STEP_COUNT];
 
+/* What the step Model will do, said before the worker can be asked. */
+void step_model_foresee(flow *f, setup_plan *p);
 /* The manifest of the chosen profile. */
 int flow_manifest(flow *f, manifest *m, err *e);
 bool flow_file_is_there(flow *f, const manifest *m, const manifest_file *file);

@@ -129,6 +129,17 @@ static void plan_lock(flow *f, setup_plan *p) {
     plan_add(p, &a);
 }
 
+void step_model_foresee(flow *f, setup_plan *p) {
+    manifest m;
+    bool is_known = flow_manifest(f, &m, NULL) == OK;
+    manifest_release(&m);
+    if (!is_known && lock_rules_find(flow_answer(f, "PROFILE")) != NULL) plan_lock(f, p);
+    for (int i = 0; i < 2; i++) {
+        if (flow_answer(f, i == 0 ? "HEAD_DATA" : "WORKER_DATA")[0] != '\0') plan_folder(f, i, p);
+    }
+    flow_plan_settings(f, STEP_MODEL, p);
+}
+
 static void add_need(step_view *v, const char *label, uint64_t missing, uint64_t prepared) {
     step_row *r = view_row(v, label, CHECK_STATUS_PASS);
     double need = (double)(missing + prepared);

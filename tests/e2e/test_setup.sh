@@ -1,0 +1,69 @@
+#!/bin/bash
+# tandem setup and tandem undo from the shell: plans and their ids, answers, line by line, exit codes.
+. "$(dirname "$0")/lib.sh"
+
+# Nothing listens on port 1 of this machine.
+answers=$work/answers
+echo 'WORKER_SSH=me@127.0.0.1:1' >"$answers"
+
+plan_id() { printf '%s\n' "$1" | sed -n 's/^plan \([0-9a-f]*\);.*/\1/p'; }
+
+shown=$("$tandem" setup --dry-run)
+check "a dry run ends well" is $? 0
+first=$(plan_id "$shown")
+check "it names the plan" has "$first" '^[0-9a-f]{16}$'
+check "it says what runs later" has "$shown" 'tandem download'
+check "and what cannot be shown yet" has "$shown" 'waits for step 1, Find'
+shown=$("$tandem" setup --dry-run)
+check "the same plan has the same id" is "$(plan_id "$shown")" "$first"
+check "a dry run writes nothing" test ! -e "$XDG_CONFIG_HOME/tandem/tandem.conf"
+shown=$("$tandem" setup --dry-run --answers "$answers")
+check "another answer, another plan" test "$(plan_id "$shown")" != "$first"
+json=$("$tandem" setup --dry-run --json)
+check "as JSON too" has "$json" "\"plan_id\":\"$first\""
+
+shown=$("$tandem" setup --yes 2>&1)
+check "--yes alone is wrong use" is $? 2
+check "and says what is missing" has "$shown" '--dry-run'
+shown=$("$tandem" setup --yes --plan 0123456789abcdef 2>&1)
+check "another plan is refused" is $? 20
+check "with both ids" has "$shown" "$first now, not 0123456789abcdef"
+shown=$("$tandem" setup --yes --plan "$first" 2>&1)
+check "a plan without answers stops at the question" is $? 20
+check "and names the step" has "$shown" 'step 1, Find, is not done'
+
+shown=$("$tandem" setup --dry-run --answers "$answers")
+id=$(plan_id "$shown")
+shown=$("$tandem" setup --yes --plan "$id" --answers "$answers" 2>&1)
+check "a worker that refuses ends the run" is $? 40
+check "with what happened" has "$shown" 'what: worker \(127\.0\.0\.1\) answers but refuses port 1'
+check "with why it matters" has "$shown" 'why:  The machine is there'
+check "with what to do" has "$shown" 'next: On the worker: sudo systemctl enable --now ssh'
+
+echo 'WORKER_SHH=x' >"$work/bad"
+shown=$("$tandem" setup --dry-run --answers "$work/bad" 2>&1)
+check "an unknown answer is refused" is $? 20
+check "with its line and the nearest name" has "$shown" 'bad:1: .*WORKER_SSH'
+
+# Line by line, answers on standard input.
+shown=$(printf '?\na b\nme@127.0.0.1:1\n' | "$tandem" setup 2>&1)
+check "line by line it ends where it must" is $? 40
+check "a question explains itself" has "$shown" 'The other Spark is reached by ssh'
+check "a wrong answer is told" has "$shown" 'WORKER_SSH'
+check "no escape sequence" no_escape "$shown"
+shown=$("$tandem" setup </dev/null 2>&1)
+check "the end of the input is the user's" is $? 30
+check "and answers are kept" has "$shown" 'answers are kept'
+
+shown=$("$tandem" setup --check 2>&1)
+check "looking finds the failure" is $? 20
+check "each step has its mark" has "$shown" '^!!  1 Find'
+check "steps that wait say for what" has "$shown" '^--  2 Trust +waits for step 1, Find'
+shown=$("$tandem" setup --check --json)
+check "every step as an object" is "$(printf '%s\n' "$shown" | grep -c '"v":1')" 17
+
+shown=$("$tandem" undo list 2>&1)
+check "nothing was changed, so nothing to undo" has "$shown" 'changed nothing'
+"$tandem" undo apply --yes >/dev/null 2>&1
+check "undoing nothing ends well" is $? 0
+done_testing
