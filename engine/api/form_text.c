@@ -96,7 +96,7 @@ static void put_logprobs(job *j, int i_choice, bool has_prompt, buf *out) {
     text_arrays t = {.offset = &own_of(c)->offset};
     const token_list *prompt = prompt_of(j, i_choice);
     for (int i = 0; i < 4; i++)
-        t.parts[i].max = BUF_DEFAULT_MAX;
+        t.parts[i].max = (size_t)1 << 40; /* bounded by the window */
     if (has_prompt) {
         if (!has_bos(j, prompt)) put_entry(j, prompt->ids[0], NULL, &t);
         put_picks(j, &c->reasoning_logprobs, &t);
