@@ -23,6 +23,11 @@ void manifest_release(manifest *m) {
     }
     for (size_t i = 0; i < m->n_denied; i++)
         mem_free(m->denied[i].why);
+    for (size_t i = 0; i < m->n_licences; i++) {
+        mem_free(m->licences[i].repo);
+        mem_free(m->licences[i].name);
+    }
+    mem_free(m->licences);
     mem_free(m->files);
     mem_free(m->denied);
     mem_free(m->profile);
@@ -141,6 +146,33 @@ int manifest_add_deny(manifest *m, const char *digest, const char *why, err *e) 
     return OK;
 }
 
+static bool is_plain_text(const char *s) {
+    for (; *s != '\0'; s++) {
+        if ((unsigned char)*s < ' ' || (unsigned char)*s > '~') return false;
+    }
+    return true;
+}
+
+int manifest_add_licence(manifest *m, const char *repo, const char *name, err *e) {
+    int rc = manifest_repo_check(repo, e);
+    if (rc != OK) return rc;
+    if (name[0] == '\0' || strlen(name) > 200 || !is_plain_text(name))
+        return err_set(e, ERR_FORMAT, "a licence line needs a short name");
+    if (m->n_licences == 64) return err_set(e, ERR_LIMIT, "more than 64 licence lines");
+    if (manifest_licence_of(m, repo) != NULL)
+        return err_set(e, ERR_FORMAT, "two licences of %s", repo);
+    m->licences = mem_realloc(m->licences, (m->n_licences + 1) * sizeof *m->licences);
+    m->licences[m->n_licences++] = (manifest_licence){mem_strdup(repo), mem_strdup(name)};
+    return OK;
+}
+
+const char *manifest_licence_of(const manifest *m, const char *repo) {
+    for (size_t i = 0; i < m->n_licences; i++) {
+        if (str_eq(m->licences[i].repo, repo)) return m->licences[i].name;
+    }
+    return NULL;
+}
+
 /* Text. */
 
 enum { MAX_WORDS = 11 };
@@ -222,6 +254,8 @@ static int parse_line(manifest *m, char *line, bool *is_ended, err *e) {
     char *w[3];
     if (str_starts(line, "deny ") && split(line, w, 3) == 3)
         return manifest_add_deny(m, w[1], w[2], e);
+    if (str_starts(line, "licence ") && split(line, w, 3) == 3)
+        return manifest_add_licence(m, w[1], w[2], e);
     return err_set(e, ERR_FORMAT, "unknown line");
 }
 
@@ -272,6 +306,8 @@ int manifest_print(const manifest *m, buf *out, err *e) {
     int rc = buf_puts(out, "tandem-manifest 1\n");
     for (size_t i = 0; rc == OK && i < m->n_denied; i++)
         rc = buf_printf(out, "deny %s %s\n", m->denied[i].digest, m->denied[i].why);
+    for (size_t i = 0; rc == OK && i < m->n_licences; i++)
+        rc = buf_printf(out, "licence %s %s\n", m->licences[i].repo, m->licences[i].name);
     for (size_t i = 0; rc == OK && i < m->n_files; i++) {
         const manifest_file *f = &m->files[i];
         if (f->kind == MANIFEST_SIZE_ONLY)

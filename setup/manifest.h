@@ -6,6 +6,7 @@
  *     tandem-manifest 1
  *     file PROFILE REPO COMMIT PATH SIZE sha256|gitblob DIGEST ROLE both|head 0|1
  *     deny SHA256 why these bytes must not be taken
+ *     licence REPO what the repository says about itself
  *     end FILES BYTES
  *
  * Lines that begin with # are comments. Owned by one thread while it is read or filled; afterwards
@@ -57,12 +58,18 @@ typedef struct manifest_deny {
     char *why;
 } manifest_deny;
 
+typedef struct manifest_licence {
+    char *repo, *name; /* "MIT" */
+} manifest_licence;
+
 typedef struct manifest {
     char *profile;
     manifest_file *files;
     size_t n_files;
     manifest_deny *denied;
     size_t n_denied;
+    manifest_licence *licences;
+    size_t n_licences;
 } manifest;
 
 void manifest_init(manifest *m);
@@ -79,6 +86,10 @@ int manifest_print(const manifest *m, buf *out, err *e);
  * profile given here. */
 int manifest_add(manifest *m, const char *profile, const manifest_file *f, err *e);
 int manifest_add_deny(manifest *m, const char *digest, const char *why, err *e);
+/* At most one a repository. */
+int manifest_add_licence(manifest *m, const char *repo, const char *name, err *e);
+/* NULL when none is recorded. */
+const char *manifest_licence_of(const manifest *m, const char *repo);
 
 /* A relative path of printable ASCII parts without "", "." or "..", no leading dash or dot, no
  * backslash, blank or ':', at most MANIFEST_PATH_MAX bytes. */

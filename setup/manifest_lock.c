@@ -344,6 +344,17 @@ static int check_options(const lock_options *o, const lock_rules *rules, err *e)
     return OK;
 }
 
+/* What the repositories say about themselves is kept with the digests. */
+static int record_licences(const lock_options *o, manifest *m, const lock_report *report, err *e) {
+    int rc = OK;
+    if (report->weights_licence[0] != '\0')
+        rc = manifest_add_licence(m, o->weights.repo, report->weights_licence, e);
+    if (rc == OK && report->engram_licence[0] != '\0' &&
+        manifest_licence_of(m, o->engram.repo) == NULL)
+        rc = manifest_add_licence(m, o->engram.repo, report->engram_licence, e);
+    return rc;
+}
+
 int manifest_lock(
     const lock_options *o, const lock_rules *rules, manifest *m, lock_report *report, err *e) {
     manifest_init(m);
@@ -358,6 +369,7 @@ int manifest_lock(
     if (rc == OK)
         rc = resolve(
             o, &o->engram, report->engram_commit, report->engram_date, report->engram_licence, e);
+    if (rc == OK) rc = record_licences(o, m, report, e);
     if (rc == OK) rc = list(o, rules, m, &o->weights, report->weights_commit, false, e);
     if (rc == OK) rc = list(o, rules, m, &o->engram, report->engram_commit, true, e);
     if (rc == OK) rc = check_sizes(m, rules, report, e);

@@ -229,6 +229,7 @@ static void write_sources(const manifest *m, json_w *w) {
         json_w_object(w);
         json_w_kstr(w, "repository", m->files[i].repo);
         json_w_kstr(w, "commit", m->files[i].commit);
+        json_w_kstr(w, "licence", manifest_licence_of(m, m->files[i].repo));
         json_w_kstr(w, "role", manifest_role_name(m->files[i].role));
         json_w_ku64(w, "files", n);
         json_w_ku64(w, "bytes", bytes);

@@ -138,6 +138,21 @@ static int work(const cmd_args *a, job *j) {
     return code;
 }
 
+/* Under which licences the files come, before any is loaded. */
+static void show_licences(const cmd_args *a) {
+    settings *s = settings_new();
+    manifest m;
+    err e = ERR_INIT;
+    manifest_init(&m);
+    if (settings_load(s, &e) == OK && load_manifest(a, s, &m, &e) == OK) {
+        for (size_t i = 0; i < m.n_licences; i++) {
+            cmd_note("licence of %s: %s", m.licences[i].repo, m.licences[i].name);
+        }
+    }
+    manifest_release(&m);
+    settings_free(s);
+}
+
 int cmd_download(const cmd_args *a) {
     static const cmd_job job_of_download = {"download", work};
     err e = ERR_INIT;
@@ -154,6 +169,9 @@ int cmd_download(const cmd_args *a) {
         job_command c = {JOB_CONNECTIONS, (uint64_t)n};
         return job_send("download", c, &e) == OK ? EXIT_OK : cmd_fail(&e);
     }
+    bool is_start = !cmd_has(a, "job") && !cmd_has(a, "pause") && !cmd_has(a, "cancel") &&
+                    !cmd_has(a, "attach");
+    if (is_start) show_licences(a);
     return cmd_job_run(a, &job_of_download);
 }
 

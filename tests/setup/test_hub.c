@@ -621,6 +621,7 @@ static void lock_fixes_what_the_hub_lists(void **state) {
     assert_int_equal(m.n_files, 4);
     assert_string_equal(r.weights_commit, COMMIT);
     assert_string_equal(r.weights_licence, "mit");
+    assert_string_equal(manifest_licence_of(&m, "o/weights"), "mit");
     assert_non_null(strstr(r.warnings, "tokenizer.json"));
     assert_int_equal(m.files[3].role, MANIFEST_ENGRAM);
     manifest_release(&m);

@@ -52,6 +52,7 @@ static void pinned_manifest_adds_up(void **state) {
         if (m.files[i].role == MANIFEST_WEIGHTS) weights += m.files[i].size;
         if (m.files[i].role == MANIFEST_ENGRAM) engram += m.files[i].size;
     }
+    assert_string_equal(manifest_licence_of(&m, "deepseek-ai/DeepSeek-V4.1-Flash"), "MIT");
     assert_true(weights == 210600939078u);
     assert_true(engram == 203080551181u);
     assert_int_equal(manifest_print(&m, &text, &e), OK);
@@ -62,6 +63,26 @@ static void pinned_manifest_adds_up(void **state) {
     manifest_release(&again);
     manifest_release(&m);
     buf_release(&text);
+}
+
+static void licences_are_kept(void **state) {
+    (void)state;
+    static const char file[] = "file p o/n " COMMIT " a.bin 5 sha256 " DIGEST " weights both 1\n";
+    buf text = BUF_INIT, again = BUF_INIT;
+    manifest m;
+    err e = ERR_INIT;
+    buf_printf(&text, "tandem-manifest 1\nlicence o/n MIT and more\n%send 1 5\n", file);
+    assert_int_equal(manifest_parse(&m, buf_cstr(&text), text.len, &e), OK);
+    assert_string_equal(manifest_licence_of(&m, "o/n"), "MIT and more");
+    assert_null(manifest_licence_of(&m, "o/other"));
+    assert_int_equal(manifest_print(&m, &again, &e), OK);
+    assert_string_equal(buf_cstr(&text), buf_cstr(&again));
+    assert_int_equal(manifest_add_licence(&m, "o/n", "MIT", &e), ERR_FORMAT);
+    assert_int_equal(manifest_add_licence(&m, "o/x", "\033[2J", &e), ERR_FORMAT);
+    assert_int_not_equal(manifest_add_licence(&m, "../x", "MIT", &e), OK);
+    manifest_release(&m);
+    buf_release(&text);
+    buf_release(&again);
 }
 
 static void unsafe_names_are_refused(void **state) {
@@ -177,6 +198,7 @@ static void a_hole_is_never_marked(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pinned_manifest_adds_up),
+        cmocka_unit_test(licences_are_kept),
         cmocka_unit_test(unsafe_names_are_refused),
         cmocka_unit_test(broken_manifests_are_refused),
         cmocka_unit_test(ranges_of_a_file_over_50_gb),
