@@ -55,6 +55,14 @@ unsigned http_seconds(int32_t ms) {
     return (unsigned)((ms + 999) / 1000);
 }
 
+/* A client that takes nothing for so long is gone. The library counts from the last byte, also the
+ * time in which it waited for us; setting the time anew from none begins the count. */
+static void begin_stall_time(const http_request *q) {
+    MHD_set_connection_option(q->connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
+    MHD_set_connection_option(q->connection, MHD_CONNECTION_OPTION_TIMEOUT,
+        http_seconds(q->api->options.stall_timeout_ms));
+}
+
 static void answer(http_request *q, int status, struct MHD_Response *response) {
     CHECK(!q->has_answered);
     q->has_answered = true;
@@ -63,9 +71,7 @@ static void answer(http_request *q, int status, struct MHD_Response *response) {
     MHD_add_response_header(response, "x-request-id", q->id);
     if (q->warning[0] != '\0') MHD_add_response_header(response, "x-tandem-warning", q->warning);
     add_cors(q, response);
-    /* A client that takes nothing for so long is gone. */
-    MHD_set_connection_option(q->connection, MHD_CONNECTION_OPTION_TIMEOUT,
-        http_seconds(q->api->options.stall_timeout_ms));
+    begin_stall_time(q);
     q->late_answer = response;
     http_answer_late(q);
 }
@@ -126,6 +132,7 @@ static ssize_t stream_read(void *ctx, uint64_t pos, char *out, size_t max) {
     while (q->out.len == 0) {
         if (q->is_last) return MHD_CONTENT_READER_END_OF_STREAM;
         int rc = q->producer.fill(q->producer.ctx, q, &q->out);
+        begin_stall_time(q);
         if (rc == HTTP_BROKEN) return MHD_CONTENT_READER_END_WITH_ERROR;
         q->is_last = rc == HTTP_LAST;
     }

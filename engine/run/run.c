@@ -153,8 +153,8 @@ static void copy_ids(ticket *t, const run_request *q) {
 static bool copy_arrays(run *r, ticket *t, const run_request *q) {
     t->token_cap = q->n_prompt + t->max_tokens;
     t->tokens = mem_try_alloc((size_t)t->token_cap * sizeof *t->tokens);
-    t->ring = mem_try_alloc(TICKET_RING * sizeof *t->ring);
-    if (t->tokens == NULL || t->ring == NULL) return false;
+    t->write_chunk = t->read_chunk = mem_try_alloc(sizeof *t->read_chunk);
+    if (t->tokens == NULL || t->read_chunk == NULL) return false;
     memcpy(t->tokens, q->prompt, (size_t)q->n_prompt * sizeof *t->tokens);
     if (q->sampling.n_bias > 0) {
         t->bias = mem_dup(q->sampling.bias, (size_t)q->sampling.n_bias * sizeof *t->bias);

@@ -17,8 +17,17 @@
 #include "engine/run/run.h"
 #include "engine/run/step_times.h"
 
-#define TICKET_RING 256 /* events; a power of two */
+#define TICKET_CHUNK 256 /* events */
+/* Events a reader may be behind: what a stream makes while its client stalls for as long as it may,
+ * so that a slow client costs memory (180 bytes an event) and not a slot. */
+#define TICKET_BEHIND 16384
 #define RUN_SECONDS 128 /* per-second token buckets kept; a power of two above 60 */
+
+typedef struct ticket_chunk ticket_chunk;
+struct ticket_chunk {
+    ticket_chunk *next; /* set before head goes past the chunk */
+    run_event events[TICKET_CHUNK];
+};
 
 struct ticket {
     run *owner;
@@ -44,12 +53,14 @@ struct ticket {
     uint64_t order;
     int32_t n_passed; /* younger requests admitted while this one waited for pages (step thread) */
 
-    /* Single-producer ring: the step thread writes, the reader reads. */
-    run_event *ring;                    /* [TICKET_RING] */
+    /* Single-producer queue: the step thread writes, the reader reads. A reader that keeps up gives
+     * its chunk back as the spare one, and nothing is allocated. */
+    ticket_chunk *write_chunk, *read_chunk; /* of the step thread, of the reader */
+    _Atomic(ticket_chunk *) spare;
     _Alignas(64) _Atomic uint32_t head; /* next to write */
     _Alignas(64) _Atomic uint32_t tail; /* next to read */
     _Atomic int is_waiting;             /* the reader sleeps on wake_fd */
-    _Atomic int is_paused;              /* the step thread found the ring full */
+    _Atomic int is_paused;              /* the step thread found the reader too far behind */
     int wake_fd;
     err failure; /* written before the end event */
 

@@ -30,7 +30,7 @@ void run_wake_void(void *r) {
 /* Room for a whole verify window and the end event must be left. */
 static bool lacks_room(const ticket *t) {
     return atomic_load_explicit(&t->head, memory_order_relaxed) - atomic_load(&t->tail) >
-           TICKET_RING - RUN_DRAFT_MAX - 3;
+           TICKET_BEHIND - RUN_DRAFT_MAX - 3;
 }
 
 bool ticket_is_full(ticket *t) {
@@ -41,10 +41,25 @@ bool ticket_is_full(ticket *t) {
     return lacks_room(t);
 }
 
+static void add_chunk(ticket *t) {
+    ticket_chunk *c = atomic_exchange(&t->spare, NULL);
+    if (c == NULL) c = mem_alloc(sizeof *c);
+    c->next = NULL;
+    t->write_chunk->next = c;
+    t->write_chunk = c;
+}
+
+static void drop_chunk(ticket *t) {
+    ticket_chunk *old = t->read_chunk;
+    t->read_chunk = old->next;
+    mem_free(atomic_exchange(&t->spare, old));
+}
+
 void ticket_push(ticket *t, const run_event *event) {
     uint32_t head = atomic_load_explicit(&t->head, memory_order_relaxed);
-    CHECK(head - atomic_load_explicit(&t->tail, memory_order_acquire) < TICKET_RING);
-    t->ring[head % TICKET_RING] = *event;
+    CHECK(head - atomic_load_explicit(&t->tail, memory_order_acquire) < TICKET_BEHIND);
+    if (head % TICKET_CHUNK == 0 && head > 0) add_chunk(t);
+    t->write_chunk->events[head % TICKET_CHUNK] = *event;
     atomic_store(&t->head, head + 1);
     if (atomic_exchange(&t->is_waiting, 0)) {
         poke(t->wake_fd);
@@ -54,7 +69,8 @@ void ticket_push(ticket *t, const run_event *event) {
 static bool take(ticket *t, run_event *out) {
     uint32_t tail = atomic_load_explicit(&t->tail, memory_order_relaxed);
     if (tail == atomic_load(&t->head)) return false;
-    *out = t->ring[tail % TICKET_RING];
+    if (tail % TICKET_CHUNK == 0 && tail > 0) drop_chunk(t);
+    *out = t->read_chunk->events[tail % TICKET_CHUNK];
     atomic_store(&t->tail, tail + 1);
     if (atomic_load(&t->is_paused) && atomic_exchange(&t->is_paused, 0)) {
         run_wake(t->owner);
@@ -129,7 +145,12 @@ void ticket_destroy(ticket *t) {
     mem_free(t->bias);
     mem_free(t->counts.generated);
     mem_free(t->counts.in_prompt);
-    mem_free(t->ring);
+    while (t->read_chunk != NULL) {
+        ticket_chunk *c = t->read_chunk;
+        t->read_chunk = c->next;
+        mem_free(c);
+    }
+    mem_free(atomic_load(&t->spare));
     mem_aligned_free(t);
 }
 

@@ -134,7 +134,7 @@ static void start_server(stub_server *s) {
     o.script = (stub_script){.pieces = pieces,
         .n_pieces = 4,
         .n_times = N_TIMES,
-        .n_slots = 32,
+        .n_slots = N_STREAMS,
         .max_rows = 64,
         .is_held = &is_held};
     stub_server_start(s, &o);
@@ -173,18 +173,19 @@ static void they_do_not_disturb_each_other(void **state) {
     for (int i = 0; i < N_IDLE; i++) {
         open_wire(&idle[i], &s, i);
     }
+    /* More of them than slots, and first: none may hold one for as long as it stalls. */
+    for (int i = 0; i < N_READERS; i++) {
+        open_wire(&readers[i], &s, 0);
+        wire_request(&readers[i], "POST", "/v1/chat/completions", "", BODY(",\"stream\":true"));
+    }
+    assert_true(stub_server_wait(&s, N_READERS));
     for (int i = 0; i < N_STREAMS; i++) {
         streams[i].reference = reference;
         open_wire(&streams[i].w, &s, i);
         wire_request(&streams[i].w, "POST", "/v1/chat/completions", "", BODY(",\"stream\":true"));
         assert_int_equal(pthread_create(&streams[i].thread, NULL, read_stream, &streams[i]), 0);
     }
-    assert_true(stub_server_wait(&s, N_STREAMS));
-    for (int i = 0; i < N_READERS; i++) {
-        open_wire(&readers[i], &s, 0);
-        wire_request(&readers[i], "POST", "/v1/chat/completions", "", BODY(",\"stream\":true"));
-    }
-    assert_true(stub_server_wait(&s, N_STREAMS + N_READERS));
+    assert_true(stub_server_wait(&s, N_READERS + N_STREAMS));
     for (int i = 0; i < N_SENDERS; i++) {
         open_wire(&senders[i], &s, i);
         begin_sending(&senders[i], i);

@@ -194,6 +194,31 @@ static void usage_comes_once(void **state) {
     stub_server_stop(&s);
 }
 
+static void stall_soon(api_options *o) {
+    o->stall_timeout_ms = 1000;
+    o->body_timeout_ms = 1000;
+    o->idle_timeout_ms = 1000;
+}
+
+/* Time in which the engine says nothing does not count against the client: neither before a whole
+ * answer nor within a stream. */
+static void long_silence_is_not_a_stall(void **state) {
+    (void)state;
+    static const char *const pieces[] = {"a ", "b"};
+    static const char *const bodies[] = {"{" ASK "}", "{" ASK ",\"stream\":true}"};
+    stub_server s;
+    stub_server_options o = {.tokenizer = tok, .keep_alive_ms = PATIENCE_MS, .adjust = stall_soon};
+    o.script = (stub_script){.pieces = pieces, .n_pieces = 2, .delay_ms = 2500};
+    stub_server_start(&s, &o);
+    for (int i = 0; i < 2; i++) {
+        wire_answer a;
+        ask(&s, CHAT, bodies[i], &a);
+        assert_non_null(strstr(buf_cstr(&a.body), i == 0 ? "\"a b\"" : "data: [DONE]"));
+        wire_answer_release(&a);
+    }
+    stub_server_stop(&s);
+}
+
 /* A client that has gone is noticed while the engine says nothing, and its slot is free. */
 static void clients_that_leave(void **state) {
     (void)state;
@@ -234,6 +259,7 @@ int main(void) {
         cmocka_unit_test(keep_alive_in_prefill),
         cmocka_unit_test(offered_tools_do_not_buffer),
         cmocka_unit_test(usage_comes_once),
+        cmocka_unit_test(long_silence_is_not_a_stall),
         cmocka_unit_test(clients_that_leave),
     };
     tok = stub_tokenizer_need();
