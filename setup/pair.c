@@ -166,6 +166,9 @@ static int check_machines(pair_run *p, err *e) {
     bool is_real = settings_is_set(p->o->settings, "PROFILE");
     check_options o = {
         .node = {p->o->node[0], p->o->node[1]}, .settings = p->o->settings, .engine = p->daemon[0]};
+    for (int i = 0; i < PAIR_NODES; i++) {
+        if (p->o->checked[i] != NULL) o.node[i] = p->o->checked[i];
+    }
     check_context *c = check_context_new(&o);
     first_fail f = {.p = p};
     size_t n = is_real ? sizeof ids / sizeof ids[0] : FOR_ALL;
@@ -383,6 +386,7 @@ static int verify(pair_run *p, pair_report *out, err *e) {
     int rc = verify_run(&o, on_verify_line, out, &out->verify, e);
     if (rc == ERR_CANCELLED) return rc;
     out->has_verify = rc == OK;
+    if (rc == OK) pair_verify_keep(&out->verify, 1, out->verify_text);
     out->verify_failed = rc != OK || out->verify.n_fail > 0;
     if (rc != OK) str_copy(out->verify_text, sizeof out->verify_text, e != NULL ? e->msg : "");
     if (!out->verify_failed || !str_eq(mode, "strict")) return OK;

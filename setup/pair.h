@@ -27,6 +27,8 @@ bool pair_is_configured(const settings *s);
 typedef struct pair_options {
     const settings *settings;
     node_access *node[PAIR_NODES]; /* worker NULL: not reachable */
+    /* Stored trees that the checks look at in place of a machine; NULL: the machine. */
+    node_access *checked[PAIR_NODES];
     const char *missing;           /* why the worker is not there, NULL or "" when it is */
     const char *const *extra;      /* further words for both ranks, ends with NULL; may be NULL */
     const atomic_bool *stop;       /* Ctrl-C; may be NULL */
@@ -124,6 +126,12 @@ void pair_view_write(const pair_view *v, json_w *w);
 void pair_versions_write(const pair_options *o, json_w *w);
 /* The same figures kept for later. */
 void pair_versions_keep(const pair_options *o);
+
+/* Memory, swap, GPU, disk and logs of both machines as a member of an object; unknown is null. */
+void pair_figures_write(const pair_options *o, json_w *w);
+/* How old the proof of the link and the last verify are. */
+void pair_proofs_write(const pair_options *o, json_w *w);
+void pair_verify_keep(const verify_summary *s, int level, const char *first_failed);
 
 /* Where things are: STATE/pair/NAME. */
 int pair_file(const char *name, buf *out, err *e);

@@ -7,6 +7,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
 #include "engine/base/str.h"
+#include "setup/engine_args.h"
 #include "setup/pair_internal.h"
 #include "setup/paths.h"
 
@@ -60,43 +61,24 @@ static int add_pair(keeper_order *o, const char *option, const char *value) {
 
 /* ---- the engine's words ---- */
 
-/* Settings the owner made; for the others the engine's own defaults hold. Rank 1 hears them from
- * rank 0. */
-static int add_settings(keeper_order *o, const settings *s) {
-    static const struct {
-        const char *key, *option;
-    } passed[] = {{"CONTEXT", "--context"}, {"PARALLEL", "--slots"}, {"QUEUE_MAX", "--queue"},
-        {"THINKING", "--thinking"}, {"STOP_TIMEOUT", "--drain"}, {"TEMPERATURE", "--temperature"},
-        {"TOP_P", "--top-p"}, {"MAX_GAP_MS", "--gap"}, {"API_KEY_FILE", "--keys"},
-        {"API_TLS_CERT", "--tls-certificate"}, {"API_TLS_KEY", "--tls-key"}};
-    int rc = OK;
-    for (size_t i = 0; i < sizeof passed / sizeof passed[0] && rc == OK; i++) {
-        bool is_own = settings_is_set(s, passed[i].key) &&
-                      settings_origin(s, passed[i].key) != SETTING_BUILTIN;
-        if (is_own) rc = add_pair(o, passed[i].option, settings_get(s, passed[i].key));
-    }
-    if (rc == OK && settings_is_on(s, "API")) {
-        const char *bind = settings_get(s, "API_BIND");
-        rc = add_word(o, "--listen");
-        if (rc == OK) rc = add_word(o, "%s:%s", bind, settings_get(s, "API_PORT"));
-        /* The owner typed the address when it was set; a key file is asked for by the engine. */
-        if (rc == OK && !str_starts(bind, "127.")) rc = add_pair(o, "--confirm-remote", bind);
-    }
-    return rc;
+typedef struct word_sink {
+    keeper_order *order;
+    int rc;
+} word_sink;
+
+static void take_word(void *ctx, const char *option, const char *value) {
+    word_sink *w = ctx;
+    if (w->rc == OK) w->rc = add_word(w->order, "%s", option);
+    if (w->rc == OK && value != NULL) w->rc = add_word(w->order, "%s", value);
 }
 
-/* Disk cache under the data root of the head and of the worker alike. */
-static int add_cache(keeper_order *o, const settings *s, const char *data) {
-    if (data[0] == '\0' || settings_int(s, "CACHE_DISK_GIB") == 0 ||
-        settings_origin(s, "CACHE_DISK_GIB") == SETTING_BUILTIN)
-        return OK;
-    int rc = add_word(o, "--cache-dir");
-    if (rc == OK) rc = add_word(o, "%s/cache", data);
-    if (rc == OK) rc = add_word(o, "--cache-disk");
-    if (rc == OK) rc = add_word(o, "%lld", (long long)settings_int(s, "CACHE_DISK_GIB") * 1024);
-    if (rc == OK) rc = add_pair(o, "--cache-age", settings_get(s, "CACHE_AGE_HOURS"));
-    if (rc == OK) rc = add_pair(o, "--cache-per-key", settings_get(s, "CACHE_PER_KEY"));
-    return rc;
+/* What every engine started here is told; rank 1 hears it from rank 0. */
+static int add_settings(keeper_order *o, const settings *s) {
+    word_sink w = {o, OK};
+    engine_args_sink out = {take_word, &w};
+    engine_args_put(s, &out);
+    engine_args_put_endpoint(s, &out);
+    return w.rc;
 }
 
 static bool has_cuda(pair_run *p) {
@@ -162,8 +144,6 @@ static int fill_words(pair_run *p, int node, err *e) {
     if (rc == OK) rc = add_pair(o, "--status", "{status}");
     if (rc == OK && node == PAIR_HEAD) rc = add_pair(o, "--socket", p->socket);
     if (rc == OK && node == PAIR_HEAD) rc = add_settings(o, s);
-    const char *data = settings_get(s, node == PAIR_HEAD ? "HEAD_DATA" : "WORKER_DATA");
-    if (rc == OK && node == PAIR_HEAD) rc = add_cache(o, s, data);
     bool is_cuda = has_cuda(p);
     if (rc == OK && is_cuda) rc = add_pair(o, "--backend", "cuda");
     if (rc == OK) rc = add_extra(o, p->o->extra);
@@ -203,7 +183,8 @@ static void fill_env(pair_run *p, int node) {
 
 static void fill_times(pair_run *p, keeper_order *o) {
     const settings *s = p->o->settings;
-    bool is_real = settings_is_set(s, "PROFILE");
+    /* A stored tree has no memory that could be waited for. */
+    bool is_real = settings_is_set(s, "PROFILE") && p->o->checked[PAIR_HEAD] == NULL;
     o->peer_s = PEER_S;
     o->gate_s = GATE_S;
     o->restarts = RESTARTS;

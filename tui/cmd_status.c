@@ -157,6 +157,8 @@ static void put_pair_json(const cmd_nodes *n, const pair_view *view, json_w *w) 
     json_w_key(w, "pair");
     json_w_object(w);
     pair_view_write(view, w);
+    pair_figures_write(&o, w);
+    pair_proofs_write(&o, w);
     pair_versions_write(&o, w);
     json_w_close(w);
 }

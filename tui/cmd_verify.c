@@ -3,6 +3,8 @@
 
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
+#include "engine/base/str.h"
+#include "setup/pair.h"
 #include "setup/paths.h"
 #include "setup/verify.h"
 #include "tui/cmd_internal.h"
@@ -11,6 +13,7 @@ enum { KEY_MAX_BYTES = 4096 };
 
 typedef struct report {
     bool is_json;
+    char first_failed[32];
 } report;
 
 static void put_number(json_w *w, const char *key, double v) {
@@ -56,7 +59,9 @@ static void put_line_text(const verify_line *l) {
 }
 
 static void on_line(void *ctx, const verify_line *l) {
-    const report *r = ctx;
+    report *r = ctx;
+    if (l->verdict == VERIFY_FAIL && r->first_failed[0] == '\0')
+        str_copy(r->first_failed, sizeof r->first_failed, l->id);
     if (r->is_json) {
         put_line_json(l);
     } else {
@@ -142,6 +147,7 @@ int cmd_verify(const cmd_args *a) {
     if (rc == OK) rc = verify_run(&o, on_line, &r, &s, &e);
     if (rc == OK) {
         put_summary(&r, &s);
+        if (o.base_url == NULL) pair_verify_keep(&s, o.level, r.first_failed);
         code = verify_exit_code(&s);
     } else {
         code = rc == ERR_CANCELLED ? EXIT_INTERRUPTED : cmd_fail_engine(&e);

@@ -51,6 +51,10 @@ check "status: ready with the same id" has "$shown" "\"pair\":\{\"state\":\"(rea
 check "status: both nodes ready" is "$(printf '%s' "$shown" | grep -o '"keeper":true,"killed":false,"state":"ready"' | wc -l)" 2
 check "status: versions of both" is "$(printf '%s' "$shown" | grep -o '"node":"[a-z]*","host":"[a-z]*-spark"' | sort -u | wc -l)" 2
 check "status: build of both" is "$(printf '%s' "$shown" | grep -o '"build":"[^"]*","firmware"' | sort -u | wc -l)" 1
+check "status: figures of both" is "$(printf '%s' "$shown" | grep -Eo '"node":"[a-z]*","reachable":true,"mem_total_bytes":[0-9]+,"mem_available_bytes":[0-9]+,"mem_free_bytes":[0-9]+' | wc -l)" 2
+check "status: no GPU is null, not 0" has "$shown" '"gpu_clock_mhz":null'
+check "status: the proof of the link is not there" has "$shown" '"network_proof":\{"done":false'
+check "status: the last verify" has "$shown" '"last_verify":\{"level":1,"model":"tandem-demo","passed":6'
 check "status: provenance" has "$shown" '"provenance":\{"tandem":"[^"]+","settings":"[0-9a-f]{64}"'
 check "a chat over two ranks" has "$(t ask 'What is 17 + 19?')" '36'
 shown=$(t start)
