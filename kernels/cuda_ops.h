@@ -51,6 +51,10 @@ void *cuda_keep(cuda_device *d, size_t bytes);
  * none left. 256-byte aligned. */
 void *cuda_slab_take(cuda_device *d, size_t bytes);
 
+/* Host memory to device memory, there before it returns: a plain cudaMemcpy from pageable memory may
+ * still be on its way, and the context's stream does not wait for it. */
+int cuda_upload(void *to, const void *from, size_t bytes, const char *what, err *e);
+
 /* ---- operators ---- */
 
 void embed_cuda(kernel_context *k, const embed_args *a);

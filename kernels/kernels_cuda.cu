@@ -57,6 +57,11 @@ void *cuda_keep(cuda_device *d, size_t bytes) {
     return p;
 }
 
+int cuda_upload(void *to, const void *from, size_t bytes, const char *what, err *e) {
+    const int rc = cuda_check(e, cudaMemcpy(to, from, bytes, cudaMemcpyDefault), what);
+    return rc != OK ? rc : cuda_check(e, cudaStreamSynchronize(cudaStreamLegacy), what);
+}
+
 /* ---- open and close ---- */
 
 static void cuda_close(kernel_context *k) {

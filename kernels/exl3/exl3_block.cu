@@ -3,6 +3,7 @@
 #include "kernels/exl3/exl3_block_kernel.cuh"
 #include "kernels/exl3/exl3_launch.cuh"
 
+enum { BLOCK_NARROW_ROWS = 2 };
 enum { BLOCK_MAX_PARTS = 8 }; /* CTAs of a cluster that every device allows */
 
 /* A block's CTA has an SM for itself, so that the same number of clusters fits whatever the rate. */
@@ -49,7 +50,8 @@ static int max_clusters(int n_parts, size_t bytes, int *out, err *e) {
     return OK;
 }
 
-int exl3_block_run(const exl3_gpu_rows_args *a, cudaStream_t stream, bool *is_done, err *e) {
+int exl3_block_run(
+    const exl3_gpu_rows_args *a, int n_sms, cudaStream_t stream, bool *is_done, err *e) {
     exl3_block_params p = {};
     int n_blocks = 0, n_parts = BLOCK_MAX_PARTS, n = 0, rc = OK;
     *is_done = false;
@@ -76,7 +78,11 @@ int exl3_block_run(const exl3_gpu_rows_args *a, cudaStream_t stream, bool *is_do
         if (rc != OK) return rc;
         if (n >= n_blocks) break;
     }
-    if (n_parts == 0) return OK;
+    /* With one or two rows the SMs count more than the way sums take: in a step of one row on an H200
+     * (2026-11-30, timeline of bench_step_gpu) clusters on 112 and 128 SMs take 8.0 and 7.9 us against
+     * 8.6 and 10.0 of the other form, on 96 and 80 SMs 10.1 and 10.9 against 8.3 and 9.8. */
+    const bool is_narrow = 5 * n_blocks * n_parts < 4 * n_sms;
+    if (n_parts == 0 || (a->max_rows <= BLOCK_NARROW_ROWS && is_narrow)) return OK;
     block_launch l;
     launch_init(&l, n_blocks, n_parts, (size_t)bytes, stream);
     *is_done = true;

@@ -6,7 +6,8 @@
 #include "kernels/exl3/exl3_gpu.h"
 
 /* exl3_gpu_rows_run for a list that travels in the launch, when the device has room for all its blocks
- * at once: *is_done says whether it did. Uses no scratch. */
-int exl3_block_run(const exl3_gpu_rows_args *a, cudaStream_t stream, bool *is_done, err *e);
+ * at once and fills it: *is_done says whether it ran. n_sms: of the device in use. Uses no scratch. */
+int exl3_block_run(
+    const exl3_gpu_rows_args *a, int n_sms, cudaStream_t stream, bool *is_done, err *e);
 
 #endif

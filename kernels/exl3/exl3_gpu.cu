@@ -80,7 +80,9 @@ int exl3_gpu_rows_run(const exl3_gpu_rows_args *a, cudaStream_t stream, err *e) 
     if (rc != OK) return rc;
     if (a->list == nullptr) {
         bool is_done = false;
-        rc = exl3_block_run(a, stream, &is_done, e);
+        exl3_device d;
+        rc = exl3_device_get(&d, e);
+        if (rc == OK) rc = exl3_block_run(a, d.n_sms, stream, &is_done, e);
         if (rc != OK || is_done) return rc;
     }
     exl3_rows_params p = {};

@@ -4,14 +4,25 @@
 /* What linear_weight.packed points to. */
 typedef struct packed_matrix {
     exl3_gpu_matrix m;
+    const float *plain; /* other codebooks: decoded, [out][in]; NULL: mul1, in m */
 } packed_matrix;
+
+/* Whether the trellis is what the kernels read. */
+static bool is_trellis(const linear_weight *w) {
+    return w->form == MATRIX_EXL3 && ((const packed_matrix *)w->packed)->plain == NULL;
+}
 
 gpu_matrix linear_gpu_matrix(const linear_weight *w) {
     gpu_matrix m = {};
     m.n_in = w->n_in;
     m.n_out = w->n_out;
-    if (w->form == MATRIX_EXL3) {
+    if (is_trellis(w)) {
         m.packed = ((const packed_matrix *)w->packed)->m;
+        return m;
+    }
+    if (w->form == MATRIX_EXL3) {
+        m.data = ((const packed_matrix *)w->packed)->plain;
+        m.row_stride = w->n_in;
         return m;
     }
     m.data = w->data;
@@ -27,17 +38,45 @@ static int upload_vector(cuda_device *d, const void *from, int n, const uint16_t
     void *to = cuda_slab_take(d, (size_t)n * 2);
     if (to == NULL) return cuda_no_memory(e, "a vector of a matrix", (size_t)n * 2);
     *out = (const uint16_t *)to;
-    return cuda_check(e, cudaMemcpy(to, from, (size_t)n * 2, cudaMemcpyDefault), "EXL3 vector");
+    return cuda_upload(to, from, (size_t)n * 2, "EXL3 vector", e);
+}
+
+/* A matrix of another codebook: decoded to fp32 here, as the integer kernels know mul1 alone. Takes 32
+ * bits a weight; the released packs have no such matrix. */
+static int decoded_new(cuda_device *d, const exl3_matrix *m, const void **out, err *e) {
+    const size_t n = (size_t)m->in * (size_t)m->out;
+    if (m->bias != NULL)
+        return err_set(e, ERR_UNSUPPORTED,
+            "the GPU engine has no bias for EXL3 matrices of other codebooks than mul1 (%d x %d)",
+            m->in, m->out);
+    float *by_input = (float *)mem_try_alloc(n * sizeof(float));
+    float *by_output = (float *)mem_try_alloc(n * sizeof(float));
+    void *to = cuda_slab_take(d, n * sizeof(float));
+    int rc = OK;
+    if (by_input == NULL || by_output == NULL || to == NULL)
+        rc = cuda_no_memory(e, "a decoded EXL3 matrix", n * sizeof(float));
+    if (rc == OK) rc = exl3_decode_full(m, by_input, e);
+    for (int k = 0; rc == OK && k < m->in; k++) {
+        for (int o = 0; o < m->out; o++)
+            by_output[(size_t)o * (size_t)m->in + (size_t)k] =
+                by_input[(size_t)k * (size_t)m->out + (size_t)o];
+    }
+    if (rc == OK) rc = cuda_upload(to, by_output, n * sizeof(float), "EXL3 matrix", e);
+    mem_free(by_input);
+    mem_free(by_output);
+    if (rc != OK) return rc;
+    packed_matrix *p = (packed_matrix *)mem_alloc(sizeof(*p));
+    p->plain = (const float *)to;
+    p->m.in = m->in;
+    p->m.out = m->out;
+    *out = p;
+    return OK;
 }
 
 int linear_cuda_packed_new(kernel_context *k, const exl3_matrix *m, const void **out, err *e) {
     cuda_device *d = cuda_of(k);
     *out = NULL;
-    if (m->codebook != EXL3_MUL1)
-        return err_set(e, ERR_UNSUPPORTED,
-            "the GPU engine reads EXL3 weights of the mul1 codebook only; this matrix (%d x %d) has "
-            "another one: use a pack made with mul1, or the CPU engine",
-            m->in, m->out);
+    if (m->codebook != EXL3_MUL1) return decoded_new(d, m, out, e);
     const size_t bytes = exl3_trellis_bytes(m->in, m->out, m->k2);
     uint32_t *words = (uint32_t *)mem_try_alloc(bytes);
     void *to = cuda_slab_take(d, bytes);
@@ -51,8 +90,7 @@ int linear_cuda_packed_new(kernel_context *k, const exl3_matrix *m, const void *
     p->m.out = m->out;
     p->m.k2 = m->k2;
     int rc = exl3_kernel_order_pack(m, words, e);
-    if (rc == OK)
-        rc = cuda_check(e, cudaMemcpy(to, words, bytes, cudaMemcpyHostToDevice), "EXL3 matrix");
+    if (rc == OK) rc = cuda_upload(to, words, bytes, "EXL3 matrix", e);
     if (rc == OK) rc = upload_vector(d, m->suh, m->in, &p->m.suh, e);
     if (rc == OK) rc = upload_vector(d, m->svh, m->out, &p->m.svh, e);
     if (rc == OK) rc = upload_vector(d, m->bias, m->out, &p->m.bias, e);
@@ -154,8 +192,7 @@ static void run_plain(kernel_context *k, const linear_args *a) {
             linear_plain_run(k, &p, rows, row_tiles(rows), out);
             p.n_own = rows = out = 0;
         }
-        if (i == a->n_jobs || a->jobs[i].n_rows == 0 || a->jobs[i].weight->form == MATRIX_EXL3)
-            continue;
+        if (i == a->n_jobs || a->jobs[i].n_rows == 0 || is_trellis(a->jobs[i].weight)) continue;
         const linear_job *j = &a->jobs[i];
         p.own[p.n_own++] =
             plain_job{linear_gpu_matrix(j->weight), j->x, j->x_rows, (int64_t)j->x_stride, j->y,
@@ -238,7 +275,7 @@ static bool can_fuse(kernel_context *k, const linear_args *a) {
         const linear_job *j = &a->jobs[i];
         if (j->n_rows == 0) continue;
         const bool is_few = j->n_rows <= LINEAR_FEW_ROWS;
-        if (j->weight->form != MATRIX_EXL3 || is_few != (a->jobs[0].n_rows <= LINEAR_FEW_ROWS) ||
+        if (!is_trellis(j->weight) || is_few != (a->jobs[0].n_rows <= LINEAR_FEW_ROWS) ||
             j->x_stride % 4 != 0 || !can_feed(w, a, i))
             return false;
         n += ranges_of(j);
@@ -410,8 +447,8 @@ static void run_packed(kernel_context *k, const linear_args *a, row_sources *s, 
     packed_run_begin(&r, s, cuda_scratch_left(k));
     for (int i = 0; i < a->n_jobs && k->rc == OK; i++) {
         const linear_job *j = &a->jobs[i];
-        const bool is_mine = j->weight->form == MATRIX_EXL3 && j->n_rows > 0 &&
-                             is_few == (j->n_rows <= LINEAR_FEW_ROWS);
+        const bool is_mine =
+            is_trellis(j->weight) && j->n_rows > 0 && is_few == (j->n_rows <= LINEAR_FEW_ROWS);
         const int most = is_few    ? EXL3_GPU_MAX_ROWS
                          : is_mine ? rows_at_once(k, j->weight->n_in)
                                    : 1;

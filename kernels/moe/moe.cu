@@ -39,8 +39,7 @@ int moe_cuda_table_new(kernel_context *k, const expert_weights *experts, int n,
     }
     void *device = cuda_slab_take(cuda_of(k), bytes);
     int rc = device == NULL ? cuda_no_memory(e, "a table of experts", bytes)
-                            : cuda_check(e, cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice),
-                                  "table of experts");
+                            : cuda_upload(device, host, bytes, "table of experts", e);
     mem_free(host);
     if (rc != OK) return rc;
     t.experts = (const moe_expert *)device;

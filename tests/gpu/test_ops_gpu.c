@@ -110,6 +110,44 @@ static void test_streams(void **state) {
     }
 }
 
+/* ---- EXL3 of the other codebooks ---- */
+
+static void test_codebooks(void **state) {
+    (void)state;
+    enum { IN = 384, OUT = 256, ROWS = 11 };
+    static const exl3_codebook codebooks[] = {EXL3_MCG, EXL3_3INST};
+    for (int c = 0; c < 4; c++) {
+        const int k2 = c < 2 ? 6 : 10;
+        const size_t bytes = exl3_trellis_bytes(IN, OUT, k2);
+        uint32_t *trellis = mem_alloc(bytes);
+        uint16_t suh[IN], svh[OUT];
+        for (size_t i = 0; i < bytes / 4; i++)
+            trellis[i] = rand_u32(&noise);
+        for (int i = 0; i < IN; i++)
+            suh[i] = (uint16_t)(0x2c00 + (rand_u32(&noise) & 0x83ff));
+        for (int i = 0; i < OUT; i++)
+            svh[i] = (uint16_t)(0x3c00 | (rand_u32(&noise) & 0x8000));
+        exl3_matrix m = {trellis, suh, svh, NULL, 0, IN, OUT, k2, codebooks[c % 2]};
+        float *x = random_floats(ROWS * IN, 1), *y = mem_array(ROWS * OUT, sizeof(float));
+        linear_weight w = {.form = MATRIX_EXL3, .n_in = IN, .n_out = OUT};
+        linear_job job = {.weight = &w, .x = x, .x_stride = IN, .y = y, .y_stride = OUT};
+        err e = ERR_INIT;
+        for (int rows = 1; rows <= ROWS; rows += ROWS - 1) {
+            job.n_rows = rows, job.weight = &w, job.x = x, job.y = y;
+            if (cpu->packed_new(&host, &m, &w.packed, &e) != OK) fail_msg("%s", e.msg);
+            cpu->linear(&host, &(linear_args){&job, 1});
+            cpu->packed_free(w.packed);
+            float *g_y = sent(y, (size_t)(ROWS * OUT) * sizeof(float));
+            job.x = sent(x, (size_t)(ROWS * IN) * sizeof(float)), job.y = g_y;
+            if (cuda->packed_new(&device, &m, &w.packed, &e) != OK) fail_msg("%s", e.msg);
+            cuda->linear(&device, &(linear_args){&job, 1});
+            compare("codebook", y, g_y, (size_t)(rows * OUT), 1e-5);
+            cuda->packed_free(w.packed);
+        }
+        mem_free(trellis);
+    }
+}
+
 /* ---- plain linears ---- */
 
 static void test_plain(void **state) {
@@ -338,7 +376,8 @@ int main(void) {
     host.scratch_bytes = bytes;
     host.thread_scratch[0] = mem_aligned(64, bytes);
     host.thread_scratch_bytes = bytes;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_streams), cmocka_unit_test(test_plain),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_codebooks), cmocka_unit_test(test_plain),
         cmocka_unit_test(test_attention), cmocka_unit_test(test_indexer),
         cmocka_unit_test(test_router)};
     return cmocka_run_group_tests(tests, NULL, NULL);
