@@ -27,7 +27,9 @@ typedef struct runner {
     bool is_failed;
 } runner;
 
-/* Raw-wire cases whose answer is the HTTP library's own: not the one the case names, and safe. */
+/* Raw-wire cases whose answer is the HTTP library's own: not the one the case names, and safe. Its
+ * strictest setting is on; what it has parsed away (a NUL, a line break, the size of a chunk) no
+ * callback shows, and it has no hook for the bytes before. */
 static const struct {
     const char *id, *why;
     int status; /* what comes instead; 0: nothing until the connection is idle for too long */
@@ -491,16 +493,18 @@ static void check_timed(runner *r, const json *expect, const wire_run *x) {
     sse_message_release(&m);
 }
 
-/* A case with another answer must give exactly that one, and is then named as skipped. */
-static bool takes_other_answer(runner *r, wire_run *x) {
+/* A case with another answer gives exactly that one and is then named as skipped; later releases of
+ * the library give the answer of the case, and then it counts as passed. */
+static bool takes_other_answer(runner *r, const json *expect, wire_run *x) {
     for (size_t i = 0; i < sizeof other_answers / sizeof other_answers[0]; i++) {
         wire_answer a;
         if (strcmp(r->id, other_answers[i].id) != 0) continue;
         wire_read(&x->w, &a, 500);
-        if (a.status != other_answers[i].status)
+        bool is_other = a.status == other_answers[i].status;
+        if (!is_other && !number_is_in(json_get(expect, "status"), a.status))
             bad_int(r, "status", other_answers[i].status, a.status);
         wire_answer_release(&a);
-        r->other = other_answers[i].why;
+        if (is_other) r->other = other_answers[i].why;
         return true;
     }
     return false;
@@ -558,7 +562,7 @@ static void run_wire(runner *r, const json *c, bool is_tcp) {
     }
     if (json_get(expect, "active_requests") != NULL) check_idle(r, &s);
     if (x.has_read) check_timed(r, expect, &x);
-    if (!x.has_read && !x.is_closed_by_us && !takes_other_answer(r, &x)) {
+    if (!x.has_read && !x.is_closed_by_us && !takes_other_answer(r, expect, &x)) {
         check_statuses(r, expect, &x);
     }
     wire_answer_release(&x.post);

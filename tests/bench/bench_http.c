@@ -15,6 +15,7 @@
 enum {
     N_REQUESTS = 2000,
     N_EVENTS = 20000,
+    N_PACED = 2000,
     N_IDLE = 200,
     N_SLOW = 25, /* senders, and as many readers */
     N_STREAMS = 20,
@@ -64,15 +65,15 @@ typedef struct cost {
     double wall_us, cpu_us;
 } cost;
 
-static cost per_event(uint64_t start_ns, double start_cpu) {
-    return (cost){(double)(clock_mono_ns() - start_ns) / 1e3 / N_EVENTS,
-        (cpu_s() - start_cpu) * 1e6 / N_EVENTS};
+static cost per_event(uint64_t start_ns, double start_cpu, int n_events) {
+    return (cost){(double)(clock_mono_ns() - start_ns) / 1e3 / n_events,
+        (cpu_s() - start_cpu) * 1e6 / n_events};
 }
 
 /* The same tokens taken straight from the scheduler: what is left is not the HTTP layer's. */
-static cost without_http(const stub_server *s) {
+static cost without_http(const stub_server *s, int n_events) {
     static const int32_t prompt[] = {5, 6, 7};
-    run_request q = {.id = "bench", .prompt = prompt, .n_prompt = 3, .max_tokens = N_EVENTS};
+    run_request q = {.id = "bench", .prompt = prompt, .n_prompt = 3, .max_tokens = n_events};
     ticket *t = NULL;
     run_event ev = {0};
     sample_params_init(&q.sampling);
@@ -82,33 +83,39 @@ static cost without_http(const stub_server *s) {
     while (ev.kind != RUN_EVENT_END && ticket_next(t, &ev, 60000) == OK) {
     }
     ticket_free(t);
-    return per_event(start, cpu);
+    return per_event(start, cpu, n_events);
 }
 
-static cost with_http(const stub_server *s, double *bytes) {
+static cost with_http(const stub_server *s, int n_events, double *bytes) {
     char body[300];
     wire w;
     wire_answer a;
     wire_open_unix(&w, s->socket_path);
-    snprintf(body, sizeof body, BODY, ",\"stream\":true,\"ignore_eos\":true,\"max_tokens\":20000");
+    char more[100];
+    snprintf(more, sizeof more, ",\"stream\":true,\"ignore_eos\":true,\"max_tokens\":%d", n_events);
+    snprintf(body, sizeof body, BODY, more);
     double cpu = cpu_s();
     uint64_t start = clock_mono_ns();
     wire_request(&w, "POST", "/v1/chat/completions", "", body);
     wire_read(&w, &a, 60000);
-    cost c = per_event(start, cpu);
-    *bytes = (double)a.body.len / N_EVENTS;
+    cost c = per_event(start, cpu, n_events);
+    *bytes = (double)a.body.len / n_events;
     wire_answer_release(&a);
     wire_close(&w);
     return c;
 }
 
-static void events(const stub_server *s) {
+/* As fast as it goes several events share a wake-up and a write; one at a time, as a model makes
+ * them, each has its own. */
+static void events(const stub_server *s, int n_events, const char *how) {
     double bytes = 0.0;
-    cost bare = without_http(s);
-    cost http = with_http(s, &bytes);
-    printf("http event %.2f us wall, %.2f us CPU of which %.2f without HTTP (source, scheduler);"
-           " server and client %.2f us CPU for %.0f bytes\n",
-        http.wall_us, http.cpu_us, bare.cpu_us, http.cpu_us - bare.cpu_us, bytes);
+    cost bare = without_http(s, n_events);
+    cost http = with_http(s, n_events, &bytes);
+    printf(
+        "http event, %s: %.2f us wall, %.2f of them without HTTP (source, scheduler); %.2f us CPU,"
+        " %.2f without HTTP; server and client %.2f us CPU for %.0f bytes\n",
+        how, http.wall_us, bare.wall_us, http.cpu_us, bare.cpu_us, http.cpu_us - bare.cpu_us,
+        bytes);
 }
 
 /* ---- company ---- */
@@ -130,7 +137,12 @@ static void crowd_enter(crowd *c, const stub_server *s) {
         wire_open_unix(&c->readers[i], s->socket_path);
         wire_request(&c->readers[i], "POST", "/v1/chat/completions", "", body);
     }
-    stub_server_wait(s, 0); /* what the slow readers do not take waits with them */
+    /* Their replies are made, what they do not take waits with them. */
+    run_stats stats;
+    do {
+        sleep_ms(1);
+        run_stats_get(s->run, &stats);
+    } while (stats.n_done < N_STREAMS + N_SLOW);
 }
 
 static void crowd_leave(crowd *c) {
@@ -210,7 +222,11 @@ int main(void) {
     o.script.n_times = N_EVENTS;
     o.script.max_context = N_EVENTS + 100;
     stub_server_start(&s, &o);
-    events(&s);
+    events(&s, N_EVENTS, "as fast as it goes");
+    stub_server_stop(&s);
+    o.script.delay_ms = 1;
+    stub_server_start(&s, &o);
+    events(&s, N_PACED, "one at a time");
     stub_server_stop(&s);
     company(t);
     tokenizer_close(t);
