@@ -42,6 +42,15 @@ void keeper_rank_stacks(const keeper_rank *r, buf *out);
 void keeper_generation(
     const keeper_order *o, int generation, uint8_t secret[SHA256_BYTES], uint64_t *start_id);
 
+/* ---- logs (keeper_logs.c) ---- */
+
+/* Before a start: packs the logs of earlier starts of this rank (gzip, where it is installed) and
+ * removes the oldest beyond keep. */
+void keeper_logs_thin(const char *dir, int rank, int64_t keep);
+/* A log that has grown beyond 64 MiB is packed beside itself (.1.gz) and begun anew; the rank writes on
+ * at the end of the file as before. */
+void keeper_logs_rotate(const char *path);
+
 /* ---- the other keeper (keeper_link.c) ---- */
 
 typedef enum keeper_word {
@@ -117,7 +126,7 @@ typedef struct keeper {
     char last_error[640];
     int last_code; /* -1: no rank has ended yet */
     uint64_t last_end_ms;
-    uint64_t ready_wall_ms;
+    uint64_t ready_wall_ms, rotated_ms;
     bool is_hang;
     int lock_fd, listen_fd, wake_fd, signal_fd;
     uint64_t idle_from_ms;

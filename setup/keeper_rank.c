@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,70 +37,14 @@ void keeper_generation(
     memcpy(start_id, id, sizeof *start_id);
 }
 
-/* ---- logs ---- */
-
-static int log_folder(const keeper_order *o, buf *out, err *e) {
-    int rc = o->log_dir != NULL ? buf_puts(out, o->log_dir) : paths_logs(out, e);
-    return rc == OK ? paths_make_private(buf_cstr(out), e) : rc;
-}
-
-typedef struct old_logs {
-    const char *prefix;
-    char *name[1024];
-    struct timespec time[1024];
-    size_t n;
-    const char *dir;
-} old_logs;
-
-static int note_log(void *ctx, const char *name, err *e) {
-    old_logs *l = ctx;
-    struct stat st;
-    buf path = BUF_INIT;
-    (void)e;
-    path_join(&path, l->dir, name);
-    if (str_starts(name, l->prefix) && l->n < 1024 && stat(buf_cstr(&path), &st) == 0) {
-        l->time[l->n] = st.st_mtim;
-        l->name[l->n++] = mem_strdup(name);
-    }
-    buf_release(&path);
-    return OK;
-}
-
-static bool is_older(const struct timespec *a, const struct timespec *b) {
-    return a->tv_sec != b->tv_sec ? a->tv_sec < b->tv_sec : a->tv_nsec < b->tv_nsec;
-}
-
-/* Removes the oldest logs of this rank beyond the number that stays. */
-static void thin_logs(const char *dir, int rank, int64_t keep) {
-    char prefix[16];
-    snprintf(prefix, sizeof prefix, "rank%d-", rank);
-    old_logs *l = mem_alloc(sizeof *l);
-    l->prefix = prefix;
-    l->dir = dir;
-    (void)dir_each(dir, note_log, l, NULL);
-    for (size_t left = l->n; left >= (size_t)keep && left > 0; left--) {
-        size_t oldest = l->n;
-        for (size_t i = 0; i < l->n; i++) {
-            if (l->name[i] == NULL) continue;
-            if (oldest == l->n || is_older(&l->time[i], &l->time[oldest])) oldest = i;
-        }
-        buf path = BUF_INIT;
-        path_join(&path, dir, l->name[oldest]);
-        (void)unlink(buf_cstr(&path));
-        buf_release(&path);
-        mem_free(l->name[oldest]);
-        l->name[oldest] = NULL;
-    }
-    for (size_t i = 0; i < l->n; i++)
-        mem_free(l->name[i]);
-    mem_free(l);
-}
+/* ---- the log ---- */
 
 /* Both nodes' clocks at the top of each log: the line says whose it is. */
 static int open_log(keeper_rank *r, const keeper_order *o, int *fd, err *e) {
     buf dir = BUF_INIT;
-    int rc = log_folder(o, &dir, e);
-    if (rc == OK && r->generation == 0) thin_logs(buf_cstr(&dir), o->rank, o->log_keep);
+    int rc = o->log_dir != NULL ? buf_puts(&dir, o->log_dir) : paths_logs(&dir, e);
+    if (rc == OK) rc = paths_make_private(buf_cstr(&dir), e);
+    if (rc == OK && r->generation == 0) keeper_logs_thin(buf_cstr(&dir), o->rank, o->log_keep);
     if (rc == OK) {
         int n = snprintf(r->log_path, sizeof r->log_path, "%s/rank%d-%016llx.log", buf_cstr(&dir),
             o->rank, (unsigned long long)o->start_id);

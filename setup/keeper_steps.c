@@ -18,6 +18,7 @@ enum {
     OTHER_ENDS_MS = 4000, /* a rank sees the other's end by itself; after this it is told */
     TERM_TO_KILL_MS = 10000,
     STOP_EXTRA_MS = 5000,
+    ROTATE_LOOK_MS = 60000,
     BACKOFF_MS = 1000,
     BACKOFF_MAX_MS = 60000
 };
@@ -423,6 +424,10 @@ static void step_ready(keeper *k) {
     if (k->peer_state == KEEPER_READY && k->peer_generation == k->generation && !k->was_ready) {
         k->was_ready = true; /* both: only now is it a pair that may be started again */
         keeper_state_write(k);
+    }
+    if (clock_mono_ms() - k->rotated_ms >= ROTATE_LOOK_MS) {
+        k->rotated_ms = clock_mono_ms();
+        keeper_logs_rotate(k->rank.log_path);
     }
     if (k->guard == NULL && k->order.guard_mib > 0)
         k->guard = keeper_guard_new(k->order.guard_mib, k->order.guard_s);

@@ -179,6 +179,18 @@ start_both dddddddddddddddd && wait_for 20 both_are ready
 check "an engine that was shut down stays down" wait_for 20 both_are stopped
 rm -f "$work/shutdown"
 
+# Logs of earlier starts are packed, and only so many stay.
+logs=$work/h0/.local/state/tandem/logs
+if command -v gzip >/dev/null; then
+    check "logs: packed" eval 'gzip -dc "$logs/rank0-1111111111111111.log.gz" | grep -q "keeper: start of the rank"'
+    check "logs: the newest is not" test -f "$logs/rank0-dddddddddddddddd.log"
+else
+    skip_one "gzip is not installed: old logs stay as they are"
+fi
+k 0 keep --detach && order 0 eeeeeeeeeeeeeeee ',"peer_s":1,"log_keep":2' | k 0 keeper start >/dev/null
+k 1 keep --detach && order 1 eeeeeeeeeeeeeeee ',"peer_s":1,"log_keep":2' | k 1 keeper start >/dev/null
+wait_for 20 both_are ready
+check "logs: as many as were asked for" is "$(ls "$logs" | grep -c '^rank0-')" 2
 check "a port nobody holds" has "$("$node" port $port)" '"listening":false'
 
 done_testing
