@@ -13,7 +13,7 @@
 #include "engine/base/thread.h"
 #include "setup/stream_receiver.h"
 
-enum { N_SLOTS = 3, DATA_TIMEOUT_MS = 10000, TURN_MS = 1000 };
+enum { N_SLOTS = 3, DATA_TIMEOUT_MS = 10000, TURN_MS = 5000 };
 
 typedef struct slot {
     void *buffer;

@@ -259,6 +259,23 @@ static void results_are_json(void **state) {
     buf_release(&out);
 }
 
+/* Every row of the specification: machine (4.1 to 4.6) and cable (2.6, in its order). */
+static void every_row_of_the_specification_is_there(void **state) {
+    (void)state;
+    static const char *const ids[] = {"V1", "V2", "V3", "V4", "V5", "V6", "V7", "V8", "V9", "K1",
+        "M1", "M2", "M3", "M4", "M5", "M6", "M7", "M8", "M9", "M10", "D1", "D2", "D3", "D4", "D5",
+        "D6", "P1", "P2", "P3", "P4", "P5", "P6", "T1", "T2", "U1", "U2", "U3", "U4", "U5", "U6",
+        "N-inventory", "N-peer", "N-route", "N-latency", "N-tcp", "N-rdma", "N-collective",
+        "N-errors", "N-mtu", "N-gid", "N-half", "N-socket", "N-env", "S1"};
+    size_t n = 0;
+    (void)check_rows(&n);
+    assert_int_equal(n, sizeof ids / sizeof ids[0]);
+    for (size_t i = 0; i < n; i++) {
+        const check_row *row = check_find(ids[i]);
+        if (row == NULL) fail_msg("there is no check %s", ids[i]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_healthy_pair_passes),
@@ -266,6 +283,7 @@ int main(void) {
         cmocka_unit_test(a_missing_worker_is_unknown_or_skipped),
         cmocka_unit_test(baselines_are_kept_and_compared),
         cmocka_unit_test(results_are_json),
+        cmocka_unit_test(every_row_of_the_specification_is_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
