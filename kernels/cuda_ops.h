@@ -51,6 +51,8 @@ void *cuda_keep(cuda_device *d, size_t bytes);
  * none left. 256-byte aligned. */
 void *cuda_slab_take(cuda_device *d, size_t bytes);
 
+/* The device in use; ERR_DEVICE in a sentence when there is none or its driver is too old. */
+int cuda_find_device(int *id, err *e);
 /* Host memory to device memory, there before it returns: a plain cudaMemcpy from pageable memory may
  * still be on its way, and the context's stream does not wait for it. */
 int cuda_upload(void *to, const void *from, size_t bytes, const char *what, err *e);

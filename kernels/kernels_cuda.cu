@@ -109,13 +109,17 @@ static int no_device(err *e, cudaError_t code) {
         cudaGetErrorString(code));
 }
 
-static int check_device(cuda_device *d, err *e) {
-    cudaDeviceProp p;
-    cudaFuncAttributes code;
+int cuda_find_device(int *id, err *e) {
     int n = 0;
     const cudaError_t found = cudaGetDeviceCount(&n);
     if (found != cudaSuccess || n == 0) return no_device(e, found);
-    int rc = cuda_check(e, cudaGetDevice(&d->id), "choosing the GPU");
+    return cuda_check(e, cudaGetDevice(id), "choosing the GPU");
+}
+
+static int check_device(cuda_device *d, err *e) {
+    cudaDeviceProp p;
+    cudaFuncAttributes code;
+    int rc = cuda_find_device(&d->id, e);
     if (rc == OK) rc = cuda_check(e, cudaGetDeviceProperties(&p, d->id), "reading the GPU");
     if (rc != OK) return rc;
     if (p.major < 9 || cudaFuncGetAttributes(&code, probe_kernel) != cudaSuccess) {

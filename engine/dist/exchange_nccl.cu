@@ -288,7 +288,7 @@ int exchange_nccl_open(exchange *control, size_t max_bytes, exchange **out, err 
     *out = NULL;
     int rc = exchange_init(&x->base, &nccl_ops, rank_world, control->max_bytes, e);
     x->piece_bytes = max_bytes == 0 ? (size_t)64 << 20 : max_bytes;
-    if (rc == OK) rc = cuda_check(e, cudaGetDevice(&x->device), "the GPU of the exchange");
+    if (rc == OK) rc = cuda_find_device(&x->device, e);
     if (rc == OK) rc = library_open(&x->nccl, e);
     if (rc == OK)
         rc = cuda_check(e, cudaMalloc((void **)&x->parts, (size_t)rank_world[1] * x->piece_bytes),

@@ -284,7 +284,8 @@ static void place_host_results(model *m, char *base, size_t *at) {
     h->draft_prev = take(base, at, (size_t)slots * 4);
     h->draft_confidence = take(base, at, floats(slots, larger(c->block, 1)));
     h->draft_logits = take(base, at, floats(slots, c->n_vocab));
-    if (m->world > 1 && !exchange_is_device(m->x)) {
+    /* Sizes are asked for before there is an exchange: then with room for one of the host. */
+    if (m->world > 1 && (m->x == NULL || !exchange_is_device(m->x))) {
         size_t sum = floats(m->rows_cap, (c->n_streams + 1) * c->n_embd);
         size_t gather = floats(rows, c->n_vocab);
         h->exchange = take(base, at, sum > gather ? sum : gather);
