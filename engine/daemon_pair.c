@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -15,6 +16,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
 #include "engine/base/sha256.h"
+#include "engine/base/str.h"
 #include "engine/daemon_internal.h"
 
 enum {
@@ -36,6 +38,7 @@ typedef struct pair {
     bool has_ended[PAIR_RANKS];
     uint64_t restarts_ms[PAIR_MAX_RESTARTS];
     int n_restarts;
+    char gpus[128]; /* CUDA_VISIBLE_DEVICES as it was; empty: all */
 } pair;
 
 /* ---- starting ---- */
@@ -77,6 +80,23 @@ static _Noreturn void become_rank(char **argv, int in_fd, int listen_fd) {
     _exit(EXIT_CODE_INTERNAL);
 }
 
+/* One GPU for each rank: the rank-th of those that are visible to this process. Before the fork, since
+ * nothing may be allocated behind it. */
+static void show_own_gpu(const pair *p, int rank) {
+    char own[64];
+    const char *all = p->gpus[0] != '\0' ? p->gpus : NULL;
+    if (p->o->backend.len == 0 || strcmp(buf_cstr(&p->o->backend), "cuda") != 0) return;
+    for (int i = 0; all != NULL && i < rank; i++) {
+        const char *comma = strchr(all, ',');
+        if (comma == NULL) return; /* fewer than ranks: the rank says what it finds */
+        all = comma + 1;
+    }
+    snprintf(
+        own, sizeof own, "%.*s", all == NULL ? 0 : (int)strcspn(all, ","), all == NULL ? "" : all);
+    if (all == NULL) snprintf(own, sizeof own, "%d", rank);
+    (void)setenv("CUDA_VISIBLE_DEVICES", own, 1);
+}
+
 /* The own arguments without the word pair, then what makes a rank of them. */
 static int start_rank(pair *p, const rank_start *s, err *e) {
     char meet[32], fd[16], word[] = "rank", meet_fd[] = "--meet-fd";
@@ -106,6 +126,7 @@ static int start_rank(pair *p, const rank_start *s, err *e) {
     }
     argv[n] = NULL;
     if (pipe2(in, O_CLOEXEC) != 0) return err_errno(e, "making a pipe for rank %d", s->rank);
+    show_own_gpu(p, s->rank);
     pid_t pid = fork();
     if (pid == 0) become_rank(argv, in[0], s->rank == 0 ? s->listen_fd : -1);
     int rc = pid > 0 ? fd_write_full(in[1], s->line, s->line_len, e)
@@ -246,6 +267,8 @@ int daemon_pair(const daemon_options *o, int argc, char **argv, err *e) {
     bool is_over = false;
     int rc = OK;
     *p = (pair){.o = o, .argc = argc, .argv = argv};
+    const char *gpus = getenv("CUDA_VISIBLE_DEVICES");
+    str_copy(p->gpus, sizeof p->gpus, gpus == NULL ? "" : gpus);
     while (rc == OK && !is_over) {
         rc = start_both(p, e);
         int first = rc == OK ? wait_for_end(p) : 0;
