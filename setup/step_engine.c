@@ -166,6 +166,7 @@ int step_prepare_prove(flow *f, step_view *v, err *e) {
 static pair_options pair_of(flow *f) {
     return (pair_options){.settings = f->s,
         .node = {f->plain[0], f->plain[1]},
+        .checked = {f->rooted[0], f->rooted[1]},
         .stop = f->o.stop,
         .is_attended = true};
 }
@@ -223,16 +224,29 @@ int step_start_inspect(flow *f, step_view *v, err *e) {
     return rc;
 }
 
+static void say_event(void *ctx, const pair_event *ev) {
+    flow *f = ctx;
+    if (ev->kind != PAIR_PHASE) {
+        flow_say(f, "%s: %s", ev->node == 1 ? "worker" : ev->node == 0 ? "head" : "both", ev->text);
+        return;
+    }
+    flow_say(f, "head %s, worker %s", ev->phases[0] != NULL ? ev->phases[0] : "-",
+        ev->phases[1] != NULL ? ev->phases[1] : "-");
+}
+
 int step_start_apply(flow *f, const step_view *v, err *e) {
-    static const char *const words[] = {"start", NULL};
     undo_entry x = {.kind = UNDO_COMMAND,
         .step = (char *)"start",
         .what = (char *)"the pair was started",
         .path = (char *)"",
         .text = (char *)"stop"};
     (void)v;
+    pair_report report;
     int rc = flow_undo_add(f, &x, e);
-    return rc == OK ? command(f, NULL, words, e) : rc;
+    if (rc == OK) rc = flow_connect(f, e);
+    const pair_options o = pair_of(f);
+    flow_say(f, "head: tandem start");
+    return rc == OK ? pair_start(&o, say_event, f, &report, e) : rc;
 }
 
 int step_start_prove(flow *f, step_view *v, err *e) {
