@@ -71,21 +71,6 @@ __device__ __forceinline__ int block_sum_int(int v, int *shared) {
     return v;
 }
 
-/* y = w * (x * r) of one row by a whole block; each thread rewrites only what it read, so y may be
- * x. shared: 33 floats. */
-__device__ __forceinline__ void norm_row(
-    const float *x, const float *weight, float *y, int n, float eps, bool is_bf16, float *shared) {
-    float sum = 0.f;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < n; i += blockDim.x)
-        sum = fmaf(x[i], x[i], sum);
-    sum = block_sum(sum, shared);
-    const float r = 1.0f / sqrtf(sum / (float)n + eps);
-#pragma unroll 4
-    for (int i = threadIdx.x; i < n; i += blockDim.x)
-        y[i] = bf16_near_if(is_bf16, weight[i] * (x[i] * r));
-}
-
 /* e^x by the operations of kernels/vec (exp8), the same bits. */
 __device__ __forceinline__ float exp_near(float x) {
     x = x < -104.0f ? -104.0f : x;
