@@ -214,6 +214,11 @@ static void link_lost(keeper *k, const err *why) {
         end_rank(k);
     } else if (!has_met || !k->was_ready) {
         fail_for_good(k, text);
+    } else {
+        /* Between two starts: wait for the other one again, then the head decides anew. */
+        k->go_at_ms = 0;
+        enter(k, KEEPER_DOWN);
+        open_link(k);
     }
 }
 
@@ -470,7 +475,8 @@ static void step_down(keeper *k) {
         fail_for_good(k, k->last_error);
         return;
     }
-    bool is_other_there = k->peer_state == KEEPER_DOWN && k->peer_generation == k->generation;
+    /* A word of ours may have been lost with the connection: then the other is one start behind. */
+    bool is_other_there = k->peer_state == KEEPER_DOWN && k->peer_generation <= k->generation;
     if (k->order.rank == 0 && is_other_there && keeper_link_is_up(k->link)) decide(k);
 }
 

@@ -439,6 +439,7 @@ int pair_start(const pair_options *o, pair_sink sink, void *ctx, pair_report *ou
     *out = (pair_report){0};
     int rc = begin(&p, o, sink, ctx, e);
     if (rc == OK) rc = need_worker(o, e);
+    if (rc == OK && !o->is_attended) rc = pair_versions_same(o, e);
     if (rc == OK) rc = pair_lock_take(&p, "start", e);
     if (rc == OK) rc = prepare_start(&p, out, &attach, e);
     if (rc == OK && attach && !out->was_running)

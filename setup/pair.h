@@ -29,10 +29,10 @@ typedef struct pair_options {
     node_access *node[PAIR_NODES]; /* worker NULL: not reachable */
     /* Stored trees that the checks look at in place of a machine; NULL: the machine. */
     node_access *checked[PAIR_NODES];
-    const char *missing;           /* why the worker is not there, NULL or "" when it is */
-    const char *const *extra;      /* further words for both ranks, ends with NULL; may be NULL */
-    const atomic_bool *stop;       /* Ctrl-C; may be NULL */
-    bool is_attended;              /* a person started this: allowed after a new kernel */
+    const char *missing;      /* why the worker is not there, NULL or "" when it is */
+    const char *const *extra; /* further words for both ranks, ends with NULL; may be NULL */
+    const atomic_bool *stop;  /* Ctrl-C; may be NULL */
+    bool is_attended;         /* a person started this: allowed after a new kernel or driver */
 } pair_options;
 
 typedef enum pair_event_kind {
@@ -126,6 +126,8 @@ void pair_view_write(const pair_view *v, json_w *w);
 void pair_versions_write(const pair_options *o, json_w *w);
 /* The same figures kept for later. */
 void pair_versions_keep(const pair_options *o);
+/* ERR_CANCELLED with a sentence when a kernel or driver is another one than at the last good start. */
+int pair_versions_same(const pair_options *o, err *e);
 
 /* Memory, swap, GPU, disk and logs of both machines as a member of an object; unknown is null. */
 void pair_figures_write(const pair_options *o, json_w *w);

@@ -336,3 +336,43 @@ void pair_versions_keep(const pair_options *o) {
     buf_release(&path);
     buf_release(&text);
 }
+
+/* ---- the same as before ---- */
+
+/* A figure of the head or worker as it was at the last good start. */
+static void kept_figure(const json *old, const char *node, const char *key, char out[TEXT_MAX]) {
+    out[0] = '\0';
+    JSON_EACH(item, json_get(old, "versions")) {
+        const char *value = json_str(json_get(item, key));
+        if (str_eq(json_str(json_get(item, "node")), node) && value != NULL)
+            str_copy(out, TEXT_MAX, value);
+    }
+}
+
+static int compare_figure(
+    const pair_options *o, int node, const json *old, const char *path, const char *key, err *e) {
+    char before[TEXT_MAX];
+    buf now = BUF_INIT;
+    int rc = OK;
+    kept_figure(old, pair_node_name(node), key, before);
+    bool is_known = o->node[node] != NULL && before[0] != '\0' &&
+                    node_read_line(o->node[node], path, &now, NULL) == OK;
+    if (is_known && !str_eq(buf_cstr(&now), before))
+        rc = err_set(e, ERR_CANCELLED,
+            "the %s of the %s changed since the last good start (%s, now %.80s); start it once "
+            "yourself: tandem start",
+            key, pair_node_name(node), before, buf_cstr(&now));
+    buf_release(&now);
+    return rc;
+}
+
+int pair_versions_same(const pair_options *o, err *e) {
+    json *old = kept();
+    int rc = OK;
+    for (int i = 0; i < PAIR_NODES && rc == OK; i++) {
+        rc = compare_figure(o, i, old, "/proc/sys/kernel/osrelease", "kernel", e);
+        if (rc == OK) rc = compare_figure(o, i, old, "/sys/module/nvidia/version", "driver", e);
+    }
+    json_free(old);
+    return rc;
+}

@@ -252,37 +252,9 @@ int watch_tick(const pair_options *o, bool is_dry, watch_result *out, err *e) {
 
 /* ---- after a boot ---- */
 
-/* A figure of the head or worker as it was at the last good start. */
-static void kept_figure(const json *old, const char *node, const char *key, char out[200]) {
-    out[0] = '\0';
-    JSON_EACH(item, json_get(old, "versions")) {
-        const char *value = json_str(json_get(item, key));
-        if (str_eq(json_str(json_get(item, "node")), node) && value != NULL)
-            str_copy(out, 200, value);
-    }
-}
-
-static int compare_figure(
-    const pair_options *o, int node, const json *old, const char *path, const char *key, err *e) {
-    char before[200];
-    buf now = BUF_INIT;
-    int rc = OK;
-    kept_figure(old, pair_node_name(node), key, before);
-    bool is_known = o->node[node] != NULL && before[0] != '\0' &&
-                    node_read_line(o->node[node], path, &now, NULL) == OK;
-    if (is_known && !str_eq(buf_cstr(&now), before))
-        rc = err_set(e, ERR_CANCELLED,
-            "the %s of the %s changed since the last good start (%s, now %.80s); start it once "
-            "yourself: tandem start",
-            key, pair_node_name(node), before, buf_cstr(&now));
-    buf_release(&now);
-    return rc;
-}
-
 int watch_boot_wanted(const pair_options *o, err *e) {
     pair_view v;
     buf path = BUF_INIT;
-    json *old = NULL;
     int rc = pair_look(o, &v, e);
     if (rc != OK) return rc;
     bool is_up = v.state == PAIR_READY || v.state == PAIR_SERVING || v.state == PAIR_STARTING;
@@ -293,12 +265,7 @@ int watch_boot_wanted(const pair_options *o, err *e) {
     rc = pair_file("versions.json", &path, e);
     if (rc == OK && !file_exists(buf_cstr(&path)))
         rc = err_set(e, ERR_CANCELLED, "the pair has never been ready; start it once yourself");
-    if (rc == OK) rc = json_parse_file(buf_cstr(&path), NULL, &old, e);
-    for (int i = 0; i < PAIR_NODES && rc == OK; i++) {
-        rc = compare_figure(o, i, old, "/proc/sys/kernel/osrelease", "kernel", e);
-        if (rc == OK) rc = compare_figure(o, i, old, "/sys/module/nvidia/version", "driver", e);
-    }
-    json_free(old);
+    if (rc == OK) rc = pair_versions_same(o, e);
     buf_release(&path);
     return rc;
 }

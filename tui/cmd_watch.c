@@ -89,6 +89,7 @@ static int boot(const cmd_args *a, cmd_nodes *n) {
     if (rc == OK) {
         pair_report report;
         o = cmd_pair_options(n);
+        o.is_attended = false;
         rc = watch_boot_wanted(&o, &e); /* with the worker reachable now */
         if (rc == OK) rc = pair_start(&o, NULL, NULL, &report, &e);
     }

@@ -43,6 +43,13 @@ check "a killed rank: both start again" wait_for 60 again
 check "a killed rank: the first error is kept" has "$shown" '"first_error":\{"code":137'
 check "a chat after it" has "$(t ask 'What is 17 + 19?')" '36'
 
+# Rail A is cut: both ranks end (neither serves alone), and when it is back both start again.
+rail head A down
+check "a cut rail: no rank stays" wait_for 90 no_ranks
+rail head A up
+again() { shown=$(t status --json 2>/dev/null) && has "$shown" '"state":"(ready|serving)","reason":null,"start_id":"[0-9a-f]*","generation":2'; }
+check "a rail that is back: both start again" wait_for 120 again
+check "a chat after it" has "$(t ask 'What is 17 + 19?')" '36'
 t stop >/dev/null
 
 # kill -9 of tandem in the middle of a start: the keepers finish or fail together; the next start

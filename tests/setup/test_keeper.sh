@@ -182,7 +182,7 @@ rm -f "$work/shutdown"
 # Logs of earlier starts are packed, and only so many stay.
 logs=$work/h0/.local/state/tandem/logs
 if command -v gzip >/dev/null; then
-    check "logs: packed" eval 'gzip -dc "$logs/rank0-1111111111111111.log.gz" | grep -q "keeper: start of the rank"'
+    check "logs: packed" eval 'gzip -dc "$logs/rank0-cccccccccccccccc.log.gz" | grep -q "keeper: start of the rank"'
     check "logs: the newest is not" test -f "$logs/rank0-dddddddddddddddd.log"
 else
     skip_one "gzip is not installed: old logs stay as they are"
