@@ -465,8 +465,8 @@ static void start_screen(app *a) {
         a->overlay = OVERLAY_WELCOME;
         app_go(a, SCREEN_HOME);
     }
-    app_start_engine(a, a->options->may_start && !a->options->is_first_run &&
-                            a->screen != SCREEN_SETUP);
+    app_start_engine(
+        a, a->options->may_start && !a->options->is_first_run && a->screen != SCREEN_SETUP);
 }
 
 /* Libraries that print must not write over the screen: standard error goes to a file meanwhile. */
