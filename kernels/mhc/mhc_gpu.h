@@ -6,9 +6,9 @@
 
 #include "kernels/cuda_ops.h"
 
-constexpr int MHC_SLICE = 64;
+enum { MHC_SLICE = 64 };
 
-struct mhc_streams_params {
+typedef struct mhc_streams_params {
     float *h;
     int n_rows, n_streams, d, n_slices, rows_of_block, is_bf16;
     const int32_t *rows;          /* rows of h and pre; NULL: all in order; then y is NULL */
@@ -17,7 +17,7 @@ struct mhc_streams_params {
     float *raw;                   /* [n][d]; NULL: no collapse */
     const float *fn;              /* mix */
     float *dots;                  /* [n][n_slices][n_mix + 1]; NULL: no mix */
-};
+} mhc_streams_params;
 
 /* Slices of streams of width d. */
 static inline int mhc_slices(int d) {

@@ -263,6 +263,35 @@ static void bench_short(void) {
     bench_rows("four streams, one row each", SLOTS, 1);
 }
 
+/* Decoding, verify windows, drafts, streams, contexts, a prompt far on. */
+static void bench_long(void) {
+    bench_rows("one row", 1, 1);
+    bench_rows("six rows", 1, VERIFY_ROWS);
+    model_set_tap(m, find_bad, NULL);
+    (void)step(1, VERIFY_ROWS, PLAN_PROMPT, PLAN_LOGITS_ALL);
+    model_set_tap(m, NULL, NULL);
+    bench_draft();
+    for (int s = 1; s < SLOTS; s++) {
+        give_pages(s, s * 256, 16384);
+        pretend_length(s, 4096);
+    }
+    model_set_tap(m, find_bad, NULL);
+    (void)step(SLOTS, 1, PLAN_PROMPT, PLAN_LOGITS_ALL);
+    model_set_tap(m, NULL, NULL);
+    bench_rows("four streams, one row each", SLOTS, 1);
+    bench_rows("four streams, four rows each", SLOTS, 4);
+    bench_contexts();
+    give_pages(0, 0, 16384);
+    pretend_length(0, 8192);
+    (void)step(1, 2, PLAN_PROMPT, PLAN_LOGITS_LAST);
+    synthetic_profile_start();
+    (void)step(1, 3, PLAN_PROMPT, PLAN_LOGITS_LAST);
+    synthetic_profile_stop("three rows");
+    give_pages(0, 0, 262144);
+    pretend_length(0, 131072);
+    bench_prefill(2, "prefill at 131072");
+}
+
 int main(int argc, char **argv) {
     char dir[] = "/tmp/tandem-synthetic-XXXXXX";
     int world = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 2;
@@ -299,31 +328,7 @@ int main(int argc, char **argv) {
     synthetic_profile_stop("a prompt chunk");
     (void)step(1, 1, PLAN_PROMPT, PLAN_LOGITS_LAST);
 
-    bench_rows("one row", 1, 1);
-    bench_rows("six rows", 1, VERIFY_ROWS);
-    model_set_tap(m, find_bad, NULL);
-    (void)step(1, VERIFY_ROWS, PLAN_PROMPT, PLAN_LOGITS_ALL);
-    model_set_tap(m, NULL, NULL);
-    bench_draft();
-    for (int s = 1; s < SLOTS; s++) {
-        give_pages(s, s * 256, 16384);
-        pretend_length(s, 4096);
-    }
-    model_set_tap(m, find_bad, NULL);
-    (void)step(SLOTS, 1, PLAN_PROMPT, PLAN_LOGITS_ALL);
-    model_set_tap(m, NULL, NULL);
-    bench_rows("four streams, one row each", SLOTS, 1);
-    bench_rows("four streams, four rows each", SLOTS, 4);
-    bench_contexts();
-    give_pages(0, 0, 16384);
-    pretend_length(0, 8192);
-    (void)step(1, 2, PLAN_PROMPT, PLAN_LOGITS_LAST);
-    synthetic_profile_start();
-    (void)step(1, 3, PLAN_PROMPT, PLAN_LOGITS_LAST);
-    synthetic_profile_stop("three rows");
-    give_pages(0, 0, 262144);
-    pretend_length(0, 131072);
-    bench_prefill(2, "prefill at 131072");
+    bench_long();
     model_close(m);
     (void)dir_remove_all(dir, &e);
     return 0;

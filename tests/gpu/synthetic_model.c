@@ -433,8 +433,8 @@ static void span_end(kernel_context *k, int i) {
     X(kv_pack)                                                                                     \
     X(kv_unpack)                                                                                   \
     X(kv_ring_write)                                                                               \
-    X(kv_page_write) X(indexer) X(attn) X(router) X(moe) X(engram_decode) X(engram_gate) X(finite) \
-        X(join)
+    X(kv_page_write)                                                                               \
+    X(indexer) X(attn) X(router) X(moe) X(engram_decode) X(engram_gate) X(finite) X(join)
 #define NUMBER(name) AT_##name,
 enum { EACH_OPERATOR(NUMBER) N_TIMED };
 #define NAME(name) #name,

@@ -29,6 +29,27 @@ static void cpu_linear(const fixture_matrix *m, const float *x, int n_rows, floa
     exl3_linear_free(l);
 }
 
+/* The y of one job against the CPU's bits; y is poisoned again behind it. */
+static void compare_job(
+    const linear_case *c, const fixture_matrix *m, const float *x, int stride, float *y) {
+    size_t n_y = (size_t)(c->out * c->n_rows);
+    float *got = mem_array(n_y, sizeof *got), *want = mem_array(n_y, sizeof *want);
+    float *rows_in = mem_array((size_t)(c->in * c->n_rows), sizeof *rows_in);
+    for (int r = 0; r < c->n_rows; r++)
+        memcpy(rows_in + r * c->in, x + r * stride, sizeof(float) * (size_t)c->in);
+    device_get(got, y, n_y * sizeof *got);
+    device_ok(cudaMemset(y, 0xff, n_y * sizeof *got), "poison");
+    cpu_linear(m, rows_in, c->n_rows, want);
+    for (size_t k = 0; k < n_y; k++) {
+        if (memcmp(&got[k], &want[k], sizeof *got) == 0) continue;
+        fail_msg("%d -> %d, %d/2 bits, %d rows, value %zu: got %.9g, want %.9g", c->in, c->out,
+            c->k2, c->n_rows, k, (double)got[k], (double)want[k]);
+    }
+    mem_free(got);
+    mem_free(want);
+    mem_free(rows_in);
+}
+
 /* Runs a list of dense jobs on the device and compares every row with the CPU's bits. */
 static void run_list(const linear_case *c, int n, int has_bias) {
     fixture_matrix m[MAX_LIST];
@@ -68,26 +89,8 @@ static void run_list(const linear_case *c, int n, int has_bias) {
         assert_int_equal(exl3_gpu_rotate_run(&rotate, NULL, &e), OK);
         assert_int_equal(exl3_gpu_rows_run(&rows, NULL, &e), OK);
         device_ok(cudaDeviceSynchronize(), "dense list");
-        for (int i = 0; i < n; i++) {
-            size_t n_y = (size_t)(c[i].out * c[i].n_rows);
-            float *got = mem_array(n_y, sizeof *got), *want = mem_array(n_y, sizeof *want);
-            float *rows_in = mem_array((size_t)(c[i].in * c[i].n_rows), sizeof *rows_in);
-            for (int r = 0; r < c[i].n_rows; r++)
-                memcpy(rows_in + r * c[i].in, x[i] + r * stride, sizeof(float) * (size_t)c[i].in);
-            device_get(got, list.jobs[i].y, n_y * sizeof *got);
-            device_ok(cudaMemset(list.jobs[i].y, 0xff, n_y * sizeof *got), "poison");
-            cpu_linear(&m[i], rows_in, c[i].n_rows, want);
-            for (size_t k = 0; k < n_y; k++) {
-                if (memcmp(&got[k], &want[k], sizeof *got) == 0) continue;
-                fail_msg(
-                    "job %d of %d (%d -> %d, %d/2 bits, %d rows), turn %d, value %zu: got %.9g, want %.9g",
-                    i, n, c[i].in, c[i].out, c[i].k2, c[i].n_rows, turn, k, (double)got[k],
-                    (double)want[k]);
-            }
-            mem_free(got);
-            mem_free(want);
-            mem_free(rows_in);
-        }
+        for (int i = 0; i < n; i++)
+            compare_job(&c[i], &m[i], x[i], stride, list.jobs[i].y);
     }
     for (int i = 0; i < n; i++) {
         device_free(list.jobs[i].y);
