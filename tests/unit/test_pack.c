@@ -481,7 +481,7 @@ static void killed_at_any_point_it_goes_on(void **state) {
             pid_t pid = fork();
             assert_true(pid >= 0);
             if (pid == 0) child();
-            usleep((useconds_t)(500 + rand_below(&r, 9000 + 300 * n)));
+            usleep((useconds_t)(500 + rand_below(&r, 9000 + 2000 * n)));
             kill(pid, SIGKILL);
             assert_int_equal(waitpid(pid, &status, 0), pid);
             is_done = file_exists(path); /* the kill may come after the end */
