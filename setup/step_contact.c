@@ -353,8 +353,15 @@ static int make_key(flow *f, const char *path, err *e) {
     if (localtime_r(&t, &now) != NULL)
         snprintf(comment, sizeof comment, "tandem@%s-%04d-%02d-%02d", host, now.tm_year + 1900,
             now.tm_mon + 1, now.tm_mday);
-    buf pub = BUF_INIT;
+    buf pub = BUF_INIT, dir = BUF_INIT;
     int rc = buf_printf(&pub, "%s.pub", path);
+    if (rc == OK) rc = path_dir(&dir, path);
+    undo_entry folder = {.kind = UNDO_FOLDER,
+        .step = (char *)"trust",
+        .what = (char *)"folder of our key",
+        .path = dir.data,
+        .text = (char *)""};
+    if (rc == OK && !dir_exists(buf_cstr(&dir))) rc = flow_undo_add(f, &folder, e);
     snprintf(what, sizeof what, "ssh key %s", path);
     undo_entry x = {.kind = UNDO_FILE, .step = (char *)"trust", .what = what, .path = (char *)path};
     if (rc == OK) rc = flow_undo_add(f, &x, e);
@@ -362,6 +369,7 @@ static int make_key(flow *f, const char *path, err *e) {
     if (rc == OK) rc = flow_undo_add(f, &x, e);
     flow_say(f, "head: ssh-keygen -t ed25519 -N '' -f %s", path);
     if (rc == OK) rc = remote_key_make(path, comment, e);
+    buf_release(&dir);
     buf_release(&pub);
     return rc;
 }

@@ -205,7 +205,8 @@ static int make_folder(flow *f, int i, err *e) {
         .step = (char *)"model",
         .what = (char *)"folder for the model",
         .path = path,
-        .text = (char *)""};
+        .text = (char *)"",
+        .before = node_exists(f->plain[i], root) ? (char *)"there" : NULL};
     remote_result_init(&r);
     flow_say(f, "%s: mkdir -p %s", i == 0 ? "head" : "worker", root);
     int rc = flow_undo_add(f, &x, e);

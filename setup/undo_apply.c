@@ -141,6 +141,10 @@ static int undo_setting(const undo_entry *x, const undo_with *w, buf *said, err 
     }
     settings_free(s);
     if (rc == OK) rc = settings_file_set(x->path, x->text, x->before, e);
+    uint64_t left = 1;
+    /* A file that sets nothing is none. */
+    if (rc == OK && file_size(x->path, &left, NULL) == OK && left == 0)
+        rc = file_remove(x->path, e);
     if (rc != OK) return rc;
     return say(
         said, x, x->before == NULL ? "%s is not set any more" : "%s is as it was before", x->text);
@@ -151,10 +155,12 @@ static const char REMOVE_FOLDER[] =
     "cd -- \"$1\" 2>/dev/null || exit 0; "
     "for f in .* *; do case $f in .|..|" MARKER ") ;; *) if [ -e \"$f\" ]; then exit 3; fi ;; "
     "esac; done; "
-    "rm -f " MARKER "; cd / && rmdir -- \"$1\"";
+    "rm -f " MARKER "; [ -n \"$2\" ] || { cd / && rmdir -- \"$1\"; }";
 
 static int undo_folder(const undo_entry *x, const undo_with *w, buf *said, err *e) {
-    const char *const argv[] = {"/bin/sh", "-c", REMOVE_FOLDER, "sh", x->path, NULL};
+    /* A folder that was there before stays; only our marker goes. */
+    const char *was_there = x->before != NULL ? x->before : "";
+    const char *const argv[] = {"/bin/sh", "-c", REMOVE_FOLDER, "sh", x->path, was_there, NULL};
     remote_result r;
     remote_result_init(&r);
     node_command c = {.argv = argv};
@@ -165,7 +171,9 @@ static int undo_folder(const undo_entry *x, const undo_with *w, buf *said, err *
     else if (rc == OK && r.exit_code != 0)
         rc = err_set(e, ERR_IO, "%s: %.200s", x->path, buf_cstr(&r.err));
     remote_result_release(&r);
-    return rc == OK ? say(said, x, "the folder %s is removed", x->path) : rc;
+    if (rc != OK) return rc;
+    return say(said, x, x->before != NULL ? "%s is not ours any more" : "the folder %s is removed",
+        x->path);
 }
 
 /* Only below a folder that carries our marker. */
