@@ -59,8 +59,9 @@ static int commit(void *self, int slot, int64_t new_len, err *e) {
     return OK;
 }
 
-/* The token at a place of the script, or -1 behind its end. */
+/* The token at a place of the script; inside the prompt its first; -1 behind its end. */
 static int32_t token_at(const stub *s, int64_t i) {
+    if (i < 0) i = 0;
     int64_t n_times = s->script.n_times > 0 ? s->script.n_times : 1;
     if (i >= n_times * s->script.n_pieces) return -1;
     return s->script.n_base + (int32_t)(i % s->script.n_pieces);
@@ -107,6 +108,25 @@ static int fill_row(stub *s, int32_t i_row, int64_t i_token, err *e) {
     return OK;
 }
 
+/* The rows of a span that give logits: its last, or all of them. */
+static int fill_rows(stub *s, const plan_span *span, int32_t *n_logits, err *e) {
+    int32_t from = span->logits == PLAN_LOGITS_ALL ? 0 : span->n_rows - 1;
+    bool has_wishes = s->script.preferred != NULL || s->script.choose != NULL;
+    if (has_wishes) follow(s, span);
+    for (int32_t i = from; i < span->n_rows; i++) {
+        int64_t i_token = span->pos + i + 1 - s->n_prompt[span->slot];
+        int32_t i_row = (*n_logits)++;
+        int rc = OK;
+        if (has_wishes) {
+            fill_preferred(s, i_row, span->slot);
+        } else {
+            rc = fill_row(s, i_row, i_token, e);
+        }
+        if (rc != OK) return rc;
+    }
+    return OK;
+}
+
 static void take_time(const stub *s, const plan_span *span) {
     int32_t n = s->n_prompt[span->slot];
     int32_t ms = s->script.delay_ms;
@@ -133,12 +153,7 @@ static int step(void *self, const batch_plan *plan, step_result *out, err *e) {
         out->n_rows += span->n_rows;
         if (span->logits == PLAN_LOGITS_NONE) continue;
         s->first_logit[i] = n_logits;
-        if (s->script.preferred != NULL || s->script.choose != NULL) {
-            follow(s, span);
-            fill_preferred(s, n_logits++, span->slot);
-            continue;
-        }
-        int rc = fill_row(s, n_logits++, span->pos + span->n_rows - s->n_prompt[span->slot], e);
+        int rc = fill_rows(s, span, &n_logits, e);
         if (rc != OK) return rc;
     }
     out->n_logit_rows = n_logits;
