@@ -91,6 +91,7 @@ cable() { # DEVICE HEAD-ADDRESS WORKER-ADDRESS
 }
 
 cables() {
+    [ -n "$(node_pid head)" ] && [ -n "$(node_pid worker)" ] || return 0
     cable $rail_m $head_ip $worker_ip && cable $rail_a $head_ip_a $worker_ip_a 9000 &&
         cable $rail_b $head_ip_b $worker_ip_b 9000
 }
