@@ -40,8 +40,8 @@ static void list_json(const session_info *rows, int n) {
 static void list_text(const session_info *rows, int n) {
     for (int i = 0; i < n; i++) {
         char date[32];
-        cmd_printf("%s  %s  %4d turns  ", rows[i].name, cmd_date_text(rows[i].changed_ms, date),
-            rows[i].n_turns);
+        cmd_printf("%s  %s  %4d turn%s  ", rows[i].name, cmd_date_text(rows[i].changed_ms, date),
+            rows[i].n_turns, rows[i].n_turns == 1 ? " " : "s");
         cmd_put_text(rows[i].title, strlen(rows[i].title));
         cmd_printf(
             "%s%s\n", rows[i].is_locked ? "  (open)" : "", rows[i].is_damaged ? "  (damaged)" : "");
@@ -225,7 +225,7 @@ static bool is_confirmed(const cmd_args *a, const session_info *row) {
     fflush(stderr);
     cmd_put_text(row->title, strlen(row->title));
     cmd_flush();
-    fprintf(stderr, "\", %d turns? [y/N] ", row->n_turns);
+    fprintf(stderr, "\", %d turn%s? [y/N] ", row->n_turns, row->n_turns == 1 ? "" : "s");
     return fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y');
 }
 

@@ -49,8 +49,8 @@ static int do_sessions(plain *p, const char *args, err *e) {
         char date[32];
         cmd_printf("%s: ", rows[i].name);
         cmd_put_text(rows[i].title, strlen(rows[i].title));
-        cmd_printf(", %s, %d turns%s\n", cmd_date_text(rows[i].changed_ms, date), rows[i].n_turns,
-            rows[i].is_damaged ? ", damaged" : "");
+        cmd_printf(", %s, %d turn%s%s\n", cmd_date_text(rows[i].changed_ms, date), rows[i].n_turns,
+            rows[i].n_turns == 1 ? "" : "s", rows[i].is_damaged ? ", damaged" : "");
     }
     plain_say("%d session%s", n, n == 1 ? "" : "s");
     mem_free(rows);

@@ -118,7 +118,9 @@ static void session_row(app *a, pen *p, int line, int i) {
         pen_str(p, "damaged");
     else
         pen_printf(p, "%-11s", app_time_of(s->changed_ms, clock));
-    if (tail > 14) pen_printf(p, " %3d turns%s", s->n_turns, s->is_locked ? " open" : "");
+    if (tail > 14)
+        pen_printf(p, " %3d turn%s%s", s->n_turns, s->n_turns == 1 ? " " : "s",
+            s->is_locked ? " open" : "");
 }
 
 static void draw_sessions(app *a, area box) {
