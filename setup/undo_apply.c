@@ -179,7 +179,7 @@ static int undo_folder(const undo_entry *x, const undo_with *w, buf *said, err *
 /* Only below a folder that carries our marker. */
 static const char REMOVE_DATA[] =
     "cd -- \"$1\" 2>/dev/null || exit 0; [ -f " MARKER " ] || exit 3; "
-    "rm -rf models engram prepared incoming cache .tandem";
+    "rm -rf models engram prepared incoming cache .tandem .tandem-receive.lock";
 
 static int undo_data(const undo_entry *x, const undo_with *w, buf *said, err *e) {
     const char *const argv[] = {"/bin/sh", "-c", REMOVE_DATA, "sh", x->path, NULL};
