@@ -93,8 +93,12 @@ static int check_final(receiver *r, received *f, err *e) {
         fresh_hash(f);
     }
     if (rc == OK && is_right) rc = store_ok_write(&r->st, f->rel, f->f, e);
-    if (rc == OK && is_right) f->state = SOUND;
-    return rc == OK && !is_right ? set_aside(r, f->rel, e) : rc;
+    if (rc == OK && is_right) {
+        /* An earlier session ended between the name and the record: its journal is over as well. */
+        f->state = SOUND;
+        return store_remove(&r->st, f->journal, e);
+    }
+    return rc == OK ? set_aside(r, f->rel, e) : rc;
 }
 
 static int load_journal(receiver *r, received *f) {
