@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -331,6 +332,7 @@ static pid_t start_daemon(const char *dir, char *log_path, size_t cap) {
     if (!file_exists(program)) return 0;
     pid_t pid = fork();
     if (pid != 0) return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed test leaves nothing running */
     int fd = open(log_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     dup2(fd, STDERR_FILENO);
     execl(program, program, "--model", model_dir, "--socket", socket_path, "--reserve", "0",
