@@ -46,6 +46,7 @@ static _Atomic int is_watching;   /* the engine is open */
 static _Atomic int is_in_step;    /* the model computes: its helpers are watched too */
 static _Atomic int64_t n_in_step; /* allocations that were seen */
 
+#if !IS_SANITIZED && defined(__GLIBC__) /* else nothing is counted */
 /* By its name: the thread that writes to disk may allocate, helpers of the model may not. */
 static int kind_of_thread(void) {
     char name[17] = "";
@@ -63,7 +64,6 @@ static void count_allocation(void) {
     if (kind == THREAD_STEPS || is_helper) atomic_fetch_add(&n_in_step, 1);
 }
 
-#if !IS_SANITIZED && defined(__GLIBC__)
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *p, size_t n);
