@@ -173,6 +173,33 @@ const char *manifest_licence_of(const manifest *m, const char *repo) {
     return NULL;
 }
 
+static const char *part_of(const manifest *m, const char *repo) {
+    bool has_weights = false, has_tables = false;
+    for (size_t i = 0; i < m->n_files; i++) {
+        if (!str_eq(m->files[i].repo, repo)) continue;
+        has_weights = has_weights || m->files[i].role == MANIFEST_WEIGHTS;
+        has_tables = has_tables || m->files[i].role == MANIFEST_ENGRAM;
+    }
+    if (has_weights) return has_tables ? "model and tables" : "model";
+    return has_tables ? "tables" : "other files";
+}
+
+size_t manifest_terms_of(const manifest *m, manifest_terms out[MANIFEST_TERMS]) {
+    size_t n = 0;
+    for (size_t i = 0; m != NULL && i < m->n_files && n < MANIFEST_TERMS - 1; i++) {
+        const char *repo = m->files[i].repo;
+        bool is_new = true;
+        for (size_t k = 0; k < n && is_new; k++)
+            is_new = !str_eq(out[k].repo, repo);
+        if (is_new)
+            out[n++] = (manifest_terms){part_of(m, repo), repo, manifest_licence_of(m, repo)};
+    }
+    /* No template file is run: the prompt is written by code of this program. */
+    out[n++] = (manifest_terms){"template", "tandem",
+        "Apache-2.0, part of this program; it writes DeepSeek's prompt encoding (MIT)"};
+    return n;
+}
+
 /* Text. */
 
 enum { MAX_WORDS = 11 };

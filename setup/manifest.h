@@ -91,6 +91,16 @@ int manifest_add_licence(manifest *m, const char *repo, const char *name, err *e
 /* NULL when none is recorded. */
 const char *manifest_licence_of(const manifest *m, const char *repo);
 
+enum { MANIFEST_TERMS = 8 };
+typedef struct manifest_terms {
+    const char *part;    /* "model", "tables", "model and tables", "other files", "template" */
+    const char *repo;    /* "tandem" for the template, which is part of the program */
+    const char *licence; /* NULL: the repository said none when the manifest was made */
+} manifest_terms;
+/* Under which terms the parts of a profile come: one entry a repository, the template last. m may be
+ * NULL (no profile): the template alone. Returns how many; texts are borrowed from m. */
+size_t manifest_terms_of(const manifest *m, manifest_terms out[MANIFEST_TERMS]);
+
 /* A relative path of printable ASCII parts without "", "." or "..", no leading dash or dot, no
  * backslash, blank or ':', at most MANIFEST_PATH_MAX bytes. */
 int manifest_path_check(const char *path, err *e);

@@ -251,25 +251,47 @@ static void write_digests(const manifest *m, json_w *w) {
     json_w_close(w);
 }
 
+/* The licence file that came from a repository; NULL: none is in the manifest. */
+static const manifest_file *licence_file(const manifest *m, const char *repo) {
+    for (size_t i = 0; m != NULL && i < m->n_files; i++) {
+        const manifest_file *f = &m->files[i];
+        if (str_eq(f->repo, repo) && str_eq(path_base(f->path), "LICENSE")) return f;
+    }
+    return NULL;
+}
+
+/* One part: what was recorded when the commits were fixed, else the first line of its file. */
+static void write_terms(const manifest *m, const manifest_terms *t, const settings *s, json_w *w) {
+    const manifest_file *f = licence_file(m, t->repo);
+    buf place = BUF_INIT, path = BUF_INIT;
+    char line[TEXT_MAX] = "";
+    if (f != NULL && manifest_place(m, f, &place) == OK &&
+        path_join(&path, settings_get(s, "HEAD_DATA"), buf_cstr(&place)) == OK)
+        licence_line(buf_cstr(&path), line);
+    json_w_object(w);
+    json_w_kstr(w, "part", t->part);
+    json_w_kstr(w, "of", t->repo);
+    json_w_kstr(w, "licence", t->licence != NULL ? t->licence : line[0] != '\0' ? line : NULL);
+    json_w_kstr(w, "file", f != NULL ? buf_cstr(&path) : NULL);
+    json_w_kstr(w, "digest", f != NULL ? f->digest : NULL);
+    json_w_close(w);
+    buf_release(&place);
+    buf_release(&path);
+}
+
+/* m NULL: no profile. The demo's texts come from two works whose notices lie beside the model. */
 static void write_licences(const manifest *m, const settings *s, json_w *w) {
+    static const manifest_terms demo[] = {{"model", "tandem", "Apache-2.0, part of this program"},
+        {"model", "WordNet 3.1", "WordNet licence: templates/demo-model/WORDNET-LICENSE"},
+        {"model", "SCOWL", "SCOWL notices: templates/demo-model/SCOWL-NOTICE"}};
+    manifest_terms terms[MANIFEST_TERMS];
+    size_t n = manifest_terms_of(m, terms);
     json_w_key(w, "licences");
     json_w_array(w);
-    for (size_t i = 0; i < m->n_files; i++) {
-        if (!str_eq(path_base(m->files[i].path), "LICENSE")) continue;
-        buf place = BUF_INIT, path = BUF_INIT;
-        char line[TEXT_MAX];
-        (void)manifest_place(m, &m->files[i], &place);
-        path_join(&path, settings_get(s, "HEAD_DATA"), buf_cstr(&place));
-        licence_line(buf_cstr(&path), line);
-        json_w_object(w);
-        json_w_kstr(w, "of", m->files[i].repo);
-        json_w_kstr(w, "licence", line[0] != '\0' ? line : NULL);
-        json_w_kstr(w, "file", buf_cstr(&path));
-        json_w_kstr(w, "digest", m->files[i].digest);
-        json_w_close(w);
-        buf_release(&place);
-        buf_release(&path);
-    }
+    for (size_t i = 0; m == NULL && pair_is_demo(s) && i < sizeof demo / sizeof *demo; i++)
+        write_terms(NULL, &demo[i], s, w);
+    for (size_t i = 0; i < n; i++)
+        write_terms(m, &terms[i], s, w);
     json_w_close(w);
 }
 
@@ -314,6 +336,7 @@ static void write_provenance(const pair_options *o, json_w *w) {
         json_w_kstr(w, "profile", pair_is_demo(s) ? "demo" : NULL);
         json_w_kstr(w, "model_dir", pair_is_demo(s) ? NULL : settings_get(s, "MODEL_DIR"));
         json_w_kstr(w, "licence", pair_is_demo(s) ? "Apache-2.0 (part of this program)" : NULL);
+        write_licences(NULL, s, w);
     }
     json_w_close(w);
 }

@@ -161,6 +161,20 @@ static int check_disks(flow *f, step_view *v, const manifest *m, err *e) {
     return flow_checks(f, v, "D1 D2 D3 D5 D6", &o, e);
 }
 
+/* Under which terms each part comes, before anything is loaded. m NULL: not known yet. */
+static void show_terms(step_view *v, const manifest *m) {
+    manifest_terms terms[MANIFEST_TERMS];
+    size_t n = manifest_terms_of(m, terms);
+    if (m == NULL)
+        view_fact(view_row(v, "licence", CHECK_STATUS_PASS),
+            "model and tables: shown when their commits are fixed, before they are loaded");
+    for (size_t i = 0; i < n; i++) {
+        view_fact(view_row(v, "licence", CHECK_STATUS_PASS), "%s, %s: %s", terms[i].part,
+            terms[i].repo,
+            terms[i].licence != NULL ? terms[i].licence : "not recorded; read its page first");
+    }
+}
+
 int step_model_inspect(flow *f, step_view *v, err *e) {
     manifest m;
     const char *profile = flow_answer(f, "PROFILE");
@@ -180,8 +194,7 @@ int step_model_inspect(flow *f, step_view *v, err *e) {
     } else {
         *e = why;
     }
-    r = view_row(v, "licence", CHECK_STATUS_PASS);
-    view_fact(r, "model and tables: the licence published with them (MIT for DeepSeek's)");
+    show_terms(v, rc == OK && !can_lock ? &m : NULL);
     for (int i = 0; i < 2 && rc == OK; i++)
         plan_folder(f, i, &v->plan);
     if (rc == OK) flow_plan_settings(f, STEP_MODEL, &v->plan);

@@ -145,8 +145,12 @@ static void show_licences(const cmd_args *a) {
     err e = ERR_INIT;
     manifest_init(&m);
     if (settings_load(s, &e) == OK && load_manifest(a, s, &m, &e) == OK) {
-        for (size_t i = 0; i < m.n_licences; i++) {
-            cmd_note("licence of %s: %s", m.licences[i].repo, m.licences[i].name);
+        manifest_terms terms[MANIFEST_TERMS];
+        size_t n = manifest_terms_of(&m, terms);
+        for (size_t i = 0; i < n; i++) {
+            cmd_note("licence of the %s (%s): %s", terms[i].part, terms[i].repo,
+                terms[i].licence != NULL ? terms[i].licence
+                                         : "not recorded; read the repository's page first");
         }
     }
     manifest_release(&m);

@@ -1,4 +1,4 @@
-/* tandem support: everything that helps to understand a fault, in one text file, with what must not leave the machine taken
+/* tandem support: everything that helps to understand a fault, of both machines, in one text file, with what must not leave the machine taken
  * out. It is shown before it is written. */
 #include <fcntl.h>
 #include <pwd.h>
@@ -16,7 +16,7 @@
 #include "setup/paths.h"
 #include "setup/redact.h"
 #include "setup/settings.h"
-#include "tui/cmd_internal.h"
+#include "tui/cmd_pair.h"
 
 enum { FILE_MAX_BYTES = 64 << 20, LOG_TAIL_BYTES = 256 << 10, BUNDLE_MAX_BYTES = 8 << 20 };
 
@@ -118,21 +118,109 @@ static void add_logs(buf *out) {
     buf_release(&path);
 }
 
+/* ---- the pair ---- */
+
+typedef struct known_names {
+    char host[256], worker[256], worker_user[64];
+    char worker_host[256], worker_home[256]; /* as the worker itself says; "" not asked */
+} known_names;
+
+/* The end of a log on its machine. */
+static void add_log_there(buf *out, node_access *n, const char *node, const char *path) {
+    static const char last[] = "262144"; /* bytes, LOG_TAIL_BYTES */
+    buf text = BUF_MAX(2 * LOG_TAIL_BYTES);
+    err e = ERR_INIT;
+    buf_printf(out, "\n==== %s, end of %s ====\n", node, path_base(path));
+    if (node_tool(n, &text, &e, "tail", "-c", last, "--", path, NULL) == OK) {
+        buf_append(out, text.data, text.len);
+        buf_puts(out, "\n");
+    } else {
+        buf_printf(out, "(not read: %s)\n", e.msg);
+    }
+    buf_release(&text);
+}
+
+/* The log of the rank and, beside it, that of its keeper. */
+static void add_node_logs(buf *out, const cmd_nodes *n, const pair_view *v, int i) {
+    const char *node = i == PAIR_HEAD ? "head" : "worker";
+    const char *log = json_str(json_get(v->node[i].keeper, "log"));
+    buf keeper = BUF_INIT;
+    if (n->node[i] == NULL || log == NULL) {
+        buf_printf(out, "\n==== logs of the %s ====\n(%s)\n", node,
+            v->node[i].missing[0] != '\0' ? v->node[i].missing : "none yet");
+        return;
+    }
+    path_dir(&keeper, log);
+    buf_puts(&keeper, "/keeper.log");
+    add_log_there(out, n->node[i], node, log);
+    add_log_there(out, n->node[i], node, buf_cstr(&keeper));
+    buf_release(&keeper);
+}
+
+static void ask_worker_names(node_access *worker, known_names *known) {
+    buf text = BUF_INIT;
+    if (worker == NULL) return;
+    if (node_read_line(worker, "/proc/sys/kernel/hostname", &text, NULL) == OK)
+        str_copy(known->worker_host, sizeof known->worker_host, buf_cstr(&text));
+    buf_reset(&text);
+    if (node_tool(worker, &text, NULL, "sh", "-c", "printf %s \"$HOME\"", NULL) == OK)
+        str_copy(known->worker_home, sizeof known->worker_home, buf_cstr(&text));
+    buf_release(&text);
+}
+
+static void add_pair_state(buf *out, const cmd_nodes *n, const pair_view *v) {
+    pair_options o = cmd_pair_options(n);
+    buf text = BUF_INIT;
+    json_w w;
+    json_w_begin(&w, &text);
+    json_w_object(&w);
+    pair_view_write(v, &w);
+    pair_figures_write(&o, &w);
+    pair_proofs_write(&o, &w);
+    pair_versions_write(&o, &w);
+    json_w_close(&w);
+    heading(out, "the pair");
+    if (json_w_end(&w) == OK) buf_printf(out, "%s\n", buf_cstr(&text));
+    buf_release(&text);
+}
+
+/* State, versions and logs of both machines, where two are set up. */
+static void add_pair(const cmd_args *a, buf *out, known_names *known) {
+    cmd_nodes n;
+    pair_view v;
+    err e = ERR_INIT;
+    if (!cmd_pair_applies(a)) return;
+    if (cmd_nodes_open(a, true, &n, &e) != OK) {
+        heading(out, "the pair");
+        buf_printf(out, "(%s)\n", e.msg);
+        return;
+    }
+    ask_worker_names(n.node[PAIR_WORKER], known);
+    pair_options o = cmd_pair_options(&n);
+    if (pair_look(&o, &v, &e) == OK) {
+        add_pair_state(out, &n, &v);
+        for (int i = 0; i < PAIR_NODES; i++)
+            add_node_logs(out, &n, &v, i);
+        pair_view_release(&v);
+    } else {
+        heading(out, "the pair");
+        buf_printf(out, "(%s)\n", e.msg);
+    }
+    cmd_nodes_close(&n);
+}
+
+/* ---- names ---- */
+
 static void add_name(redact_names *n, const char *word, const char *shown) {
     if (word[0] == '\0' || n->n_names == REDACT_MAX_NAMES) return;
     n->name[n->n_names].word = word;
     n->name[n->n_names++].shown = shown;
 }
 
-typedef struct known_names {
-    char host[256], worker[256], worker_user[64];
-} known_names;
-
-/* Whose names are taken out; known must outlive the result. */
+/* Whose names are taken out; known is filled up and must outlive the result. */
 static redact_names names_of(const settings *s, known_names *known) {
     const struct passwd *me = getpwuid(getuid());
     redact_names n = {.home = me != NULL ? me->pw_dir : NULL};
-    *known = (known_names){0};
     gethostname(known->host, sizeof known->host - 1);
     const char *ssh = settings_get(s, "WORKER_SSH"), *at = strchr(ssh, '@');
     str_copy(known->worker, sizeof known->worker, at != NULL ? at + 1 : ssh);
@@ -142,6 +230,8 @@ static redact_names names_of(const settings *s, known_names *known) {
     }
     add_name(&n, known->host, "head");
     add_name(&n, known->worker, "worker");
+    add_name(&n, known->worker_host, "worker");
+    if (strlen(known->worker_home) > 1) add_name(&n, known->worker_home, "~");
     if (me != NULL && strcmp(me->pw_name, "root") != 0) add_name(&n, me->pw_name, "owner");
     if (strcmp(known->worker_user, "root") != 0) add_name(&n, known->worker_user, "owner");
     return n;
@@ -150,7 +240,7 @@ static redact_names names_of(const settings *s, known_names *known) {
 static int make_bundle(const cmd_args *a, buf *out, redact_counts *counts, err *e) {
     settings *s = settings_new();
     buf raw = BUF_MAX(BUNDLE_MAX_BYTES);
-    known_names known;
+    known_names known = {0};
     int rc = settings_load(s, e);
     if (rc == OK) {
         add_versions(&raw);
@@ -158,6 +248,7 @@ static int make_bundle(const cmd_args *a, buf *out, redact_counts *counts, err *
         add_engine(a, &raw);
         add_checks(&raw, s);
         add_logs(&raw);
+        add_pair(a, &raw, &known);
         redact_names names = names_of(s, &known);
         rc = redact_text(&names, raw.data, raw.len, out, counts);
         if (rc != OK) rc = err_set(e, rc, "the bundle passes %d bytes", BUNDLE_MAX_BYTES);

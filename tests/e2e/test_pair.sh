@@ -70,6 +70,21 @@ check "logs: bounded" is "$(t logs -n 5 | wc -l)" 5
 check "doctor: no symptom" has "$(t doctor)" '^symptom: none is seen'
 check "doctor: JSON" has "$(t doctor --json)" '"symptom":null,"causes":\['
 
+# Where the model comes from and under which terms; what goes into a report about a fault.
+shown=$(t status --json)
+check "status: licence of the model" has "$shown" '"part":"model","of":"tandem","licence":"Apache-2.0'
+check "status: licence of what it was trained on" has "$shown" '"of":"WordNet 3.1","licence":"WordNet'
+check "status: licence of the template" has "$shown" '"part":"template","of":"tandem","licence":"Apache-2.0'
+worker_log=$(on head "$tandem" status --json | grep -o '"log":"[^"]*"' | tail -n 1 | cut -d'"' -f4)
+on worker sh -c "echo '2026-11-30T10:00:00.000Z info engine: token hf_abcdefghijklmnop' >>'$worker_log'"
+shown=$(t support --print 2>/dev/null)
+check "support: state of the pair" has "$shown" '"state":"(ready|serving)","reason":null,"start_id":"[0-9a-f]{16}"'
+check "support: log of the worker's rank" has "$shown" '==== worker, end of .*====$'
+check "support: log of the worker's keeper" has "$shown" '==== worker, end of keeper.log ====$'
+check "support: secrets of the worker's log are out" eval 'has "$shown" "engine: token <secret>" && has_not "$shown" hf_abcdef'
+check "support: host names are out" has_not "$shown" '(head|worker)-spark'
+check "support: homes are out" eval 'has_not "$shown" "$worker_home" && has_not "$shown" "$head_home"'
+
 # The secret is nowhere.
 for home in "$head_home" "$worker_home"; do
     check "no secret in a file" eval '! grep -rqE "\"secret\":\"[0-9a-f]{64}" "$home/.local" "$home/.config" 2>/dev/null'
@@ -82,6 +97,8 @@ shown=$(t status --json)
 check "no ssh: exit code 40" is "$?" 40
 check "no ssh: degraded, with the reason" has "$shown" '"pair":\{"state":"degraded","reason":"the head serves; the worker cannot be asked'
 check "no ssh: what was known of the worker" has "$shown" '"node":"worker","host":"worker-spark".*"is_now":false'
+shown=$(t support --print 2>/dev/null)
+check "no ssh: support says why the worker's log is not there" has "$shown" '^==== logs of the worker ====$'
 check "no ssh: the chat goes on" has "$(t ask 'What is 17 + 19?')" '36'
 node_sshd worker start
 

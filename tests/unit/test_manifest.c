@@ -35,6 +35,21 @@ static int parse_path(const char *path, err *e) {
     return parse(line, 1, 5, e);
 }
 
+/* Also one whose repository said none. */
+static void every_part_has_terms(const manifest *m) {
+    manifest_terms t[MANIFEST_TERMS];
+    assert_int_equal(manifest_terms_of(NULL, t), 1);
+    assert_string_equal(t[0].part, "template");
+    assert_int_equal(manifest_terms_of(m, t), 3);
+    assert_string_equal(t[0].part, "model");
+    assert_string_equal(t[0].repo, "Mia-AiLab/DeepSeek-V4.1-Flash-EXL3-2.9bpw");
+    assert_null(t[0].licence);
+    assert_string_equal(t[1].part, "tables");
+    assert_string_equal(t[1].licence, "MIT");
+    assert_string_equal(t[2].part, "template");
+    assert_non_null(t[2].licence);
+}
+
 static void pinned_manifest_adds_up(void **state) {
     (void)state;
     const char *top = getenv("TANDEM_SOURCE_DIR");
@@ -53,6 +68,7 @@ static void pinned_manifest_adds_up(void **state) {
         if (m.files[i].role == MANIFEST_ENGRAM) engram += m.files[i].size;
     }
     assert_string_equal(manifest_licence_of(&m, "deepseek-ai/DeepSeek-V4.1-Flash"), "MIT");
+    every_part_has_terms(&m);
     assert_true(weights == 210600939078u);
     assert_true(engram == 203080551181u);
     assert_int_equal(manifest_print(&m, &text, &e), OK);
