@@ -242,7 +242,8 @@ static const cmd_option JSON_ONLY[] = {JSON_OPTION, END_OPTION};
         {"attach", 0, NULL, "only watch one that runs, or say how the last one ended",             \
             COMPLETE_NONE},                                                                        \
         {"pause", 0, NULL, "stop it in order; the same command goes on later", COMPLETE_NONE},     \
-        {"cancel", 0, NULL, "stop it; what arrived is kept", COMPLETE_NONE}, {                     \
+        {"cancel", 0, NULL, "stop it; what arrived is kept", COMPLETE_NONE},                       \
+        {"ascii", 0, NULL, "bars and plots in ASCII", COMPLETE_NONE}, {                            \
         "job", 0, NULL, "do the work in this process, without watching", COMPLETE_NONE             \
     }
 
@@ -422,8 +423,9 @@ static const cmd_entry ENTRIES[] = {
         VERIFY_OPTIONS, COMPLETE_NONE, cmd_verify},
     {"support", NULL, "", 0, 0, "one text file that helps to understand a fault",
         "Versions, settings, state and figures of the engine, checks of this machine and the end of "
-        "the log. Keys, passwords, host and user names, public addresses, prompts and replies are "
-        "taken out; the text is shown before it is written.",
+        "the log; with two machines also the state of the pair and the logs of both. Keys, "
+        "passwords, host and user names, public addresses, prompts and replies are taken out; the "
+        "text is shown before it is written.",
         SUPPORT_OPTIONS, COMPLETE_NONE, cmd_support},
     {"serve", NULL, "", 0, 0, "the engine with its OpenAI-compatible HTTP endpoint",
         "In the foreground the process becomes the engine and ends with Ctrl-C; with --detach it "

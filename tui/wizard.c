@@ -38,6 +38,11 @@ static void take_progress(void *ctx, const flow_progress *p) {
     wizard *w = ctx;
     pthread_mutex_lock(&w->lock);
     w->progress = *p;
+    if (w->n_rates == WIZARD_RATES) {
+        memmove(w->rates, w->rates + 1, sizeof w->rates - sizeof w->rates[0]);
+        w->n_rates--;
+    }
+    w->rates[w->n_rates++] = (float)p->rate;
     w->has_progress = true;
     pthread_mutex_unlock(&w->lock);
     wake(w);
@@ -234,6 +239,7 @@ void wizard_start(wizard *w, wizard_phase phase) {
     w->i_phase_step = w->i_step;
     w->n_lines = 0;
     w->has_progress = false;
+    w->n_rates = 0;
     w->is_busy = true;
     pthread_cond_broadcast(&w->turn);
     pthread_mutex_unlock(&w->lock);

@@ -17,6 +17,7 @@ struct app;
 enum {
     WIZARD_LINES = 200,
     WIZARD_LINE_BYTES = 400,
+    WIZARD_RATES = 128,
     WIZARD_FIELDS = 4,
     WIZARD_FIELD_BYTES = 512,
     WIZARD_QUESTION_BYTES = 2000
@@ -55,6 +56,8 @@ typedef struct wizard {
     int n_lines; /* written so far; the newest WIZARD_LINES are kept */
     flow_progress progress;
     bool has_progress;
+    float rates[WIZARD_RATES]; /* bytes a second, oldest first, for the plot */
+    int n_rates;
     char question[WIZARD_QUESTION_BYTES]; /* "" none */
     bool is_secret;
     bool is_answered, is_refused;

@@ -150,6 +150,23 @@ static void put_question(wizard *w, rich *r) {
     put(r, ROLE_DIM, "Enter answers, Esc refuses\n");
 }
 
+/* The rate of the last minute or so as one row, newest at the right. */
+static void put_rates(const app *a, const wizard *w, rich *r, int columns) {
+    plot_series s = {w->rates, w->n_rates};
+    double maximum = plot_nice_maximum(plot_largest(&s), 0);
+    char top[16], line[64];
+    if (columns > WIZARD_RATES) columns = WIZARD_RATES;
+    if (columns < 10) return;
+    for (int i = w->n_rates - columns; i < w->n_rates; i++) {
+        double share = i < 0 || maximum <= 0 ? 0 : (double)w->rates[i] / maximum;
+        int level = share <= 0 ? 0 : (int)(share * 8 + 0.999);
+        put(r, ROLE_PLOT1, a->look->glyphs->levels[level > 8 ? 8 : level]);
+    }
+    snprintf(
+        line, sizeof line, "\nrate: 0 to %s/s, newest at the right\n", part_bytes(maximum, top));
+    put(r, ROLE_DIM, line);
+}
+
 static void put_progress(const app *a, wizard *w, rich *r, int columns) {
     const flow_progress *p = &w->progress;
     char done[16], total[16], left[24], line[300];
@@ -167,6 +184,7 @@ static void put_progress(const app *a, wizard *w, rich *r, int columns) {
     snprintf(line, sizeof line, "%s/s   left %s   verified %d of %d\n", part_bytes(p->rate, rate),
         part_duration(p->eta_s, left), (int)p->n_ok, (int)p->n_files);
     put(r, ROLE_TEXT, line);
+    put_rates(a, w, r, columns - 2);
     if (p->note[0] != '\0') put_labelled(r, "", ROLE_WARN, p->note);
     for (int i = 0; i < p->n_shown; i++) {
         put_clean(r, ROLE_TEXT, p->files[i]);
@@ -185,7 +203,8 @@ static void put_work(app *a, wizard *w, rich *r, int columns, int n_rows) {
         put(r, ROLE_ACCENT,
             w->phase == WIZARD_INSPECT ? "Looking; nothing is changed.\n" : "Working.\n");
         if (w->has_progress) put_progress(a, w, r, columns);
-        int room = n_rows - (w->has_progress ? 8 : 4), first = w->n_lines - (room > 3 ? room : 3);
+        int room = n_rows - (w->has_progress ? 8 + 2 + w->progress.n_shown : 4),
+            first = w->n_lines - (room > 3 ? room : 3);
         if (first < w->n_lines - WIZARD_LINES) first = w->n_lines - WIZARD_LINES;
         if (first < 0) first = 0;
         for (int i = first; i < w->n_lines; i++) {

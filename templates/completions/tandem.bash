@@ -146,13 +146,13 @@ _tandem() {
       case $cur in -*) COMPREPLY=($(compgen -W "--profile --weights --engram --yes --json --help --socket" -- "$cur")); return ;; esac
       : ;;
     "download "*)
-      case $cur in -*) COMPREPLY=($(compgen -W "--profile --background --attach --pause --cancel --job --rate --connections --json --help --socket" -- "$cur")); return ;; esac
+      case $cur in -*) COMPREPLY=($(compgen -W "--profile --background --attach --pause --cancel --ascii --job --rate --connections --json --help --socket" -- "$cur")); return ;; esac
       : ;;
     "copy "*)
-      case $cur in -*) COMPREPLY=($(compgen -W "--profile --background --attach --pause --cancel --job --json --help --socket" -- "$cur")); return ;; esac
+      case $cur in -*) COMPREPLY=($(compgen -W "--profile --background --attach --pause --cancel --ascii --job --json --help --socket" -- "$cur")); return ;; esac
       : ;;
     "prepare "*)
-      case $cur in -*) COMPREPLY=($(compgen -W "--profile --background --attach --pause --cancel --job --model --out --ranks --rank --layout --no-drafts --check --self-test --json --help --socket" -- "$cur")); return ;; esac
+      case $cur in -*) COMPREPLY=($(compgen -W "--profile --background --attach --pause --cancel --ascii --job --model --out --ranks --rank --layout --no-drafts --check --self-test --json --help --socket" -- "$cur")); return ;; esac
       : ;;
     "sessions list")
       case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac

@@ -25,6 +25,7 @@
 #include "setup/hub_store.h"
 #include "setup/manifest.h"
 #include "tests/harness/hub_server.h"
+#include "tests/harness/pty.h"
 
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
 #define TOKEN "hf_plantedSecretToken12345"
@@ -250,6 +251,82 @@ static void job_is_paused_killed_and_taken_up(void **state) {
     buf_release(&text);
 }
 
+static void set_speed(world *w, uint64_t bytes_per_s) {
+    hub_server_pause(w->server);
+    w->bytes_per_s = bytes_per_s;
+    hub_server_go_on(w->server);
+}
+
+static void see(pty *p, const char *text) {
+    buf rows = BUF_INIT;
+    if (pty_wait(p, text, true, 60000)) return;
+    vt_text(&p->screen, &rows);
+    fprintf(stderr, "%s\n", buf_cstr(&rows));
+    buf_release(&rows);
+    fail_msg("never came: %s", text);
+}
+
+static int count_of(const pty *p, const char *text) {
+    buf rows = BUF_INIT;
+    int n = 0;
+    vt_text(&p->screen, &rows);
+    for (const char *s = buf_cstr(&rows); (s = strstr(s, text)) != NULL; s += strlen(text))
+        n++;
+    buf_release(&rows);
+    return n;
+}
+
+/* On a terminal of 80 columns: a block drawn in place, steered and left by keys. */
+static void terminal_shows_plots_and_takes_keys(void **state) {
+    world *w = *state;
+    const char *begin_it[] = {w->program, "download", "--ascii", NULL};
+    const char *attach[] = {w->program, "download", "--attach", "--ascii", NULL};
+    const char *env[] = {"TERM=xterm-256color", "LC_ALL=C.UTF-8", NULL};
+    char said[32];
+    int64_t pid = 0;
+    uint64_t done = 0;
+    pty p;
+    set_speed(w, 300000);
+    pty_start(&p, begin_it, env, 24, 80);
+    wait_for_bytes(w, 1 << 20, &pid);
+    see(&p, "a.safetensors");
+    see(&p, " loading ");
+    see(&p, "newest at the right");
+    see(&p, "left ");
+    see(&p, "p pause  r rate  c connections  l log  q leave, it goes on");
+    assert_int_equal(count_of(&p, "download of test"), 1);
+    pty_keys(&p, "l");
+    see(&p, "logs/download.log");
+    pty_keys(&p, "l");
+    see(&p, " loading ");
+    pty_keys(&p, "c");
+    see(&p, "connections, 1 to 32");
+    pty_keys(&p, "2\r");
+    see(&p, " of 2  free disk");
+    pty_keys(&p, "q");
+    see(&p, "goes on in the background");
+    assert_true(pty_wait_end(&p, 60000));
+    assert_true(WIFEXITED(p.status) && WEXITSTATUS(p.status) == 0);
+    pty_stop(&p);
+    status_of(w, said, &pid, &done);
+    assert_string_equal(said, "running");
+    pty_start(&p, attach, env, 40, 120);
+    see(&p, " loading ");
+    pty_keys(&p, "p");
+    see(&p, "what arrived is kept");
+    assert_true(pty_wait_end(&p, 60000));
+    assert_int_equal(count_of(&p, "download of test"), 1);
+    pty_stop(&p);
+    status_of(w, said, &pid, &done);
+    assert_string_equal(said, "paused");
+    set_speed(w, 0);
+    pty_start(&p, begin_it, env, 24, 80);
+    see(&p, "verified 1 of 1 files");
+    assert_true(pty_wait_end(&p, 60000));
+    pty_stop(&p);
+    assert_true(is_right(w));
+}
+
 static void unknown_profile_says_what_there_is(void **state) {
     world *w = *state;
     buf text = BUF_INIT;
@@ -264,6 +341,7 @@ int main(void) {
 #define WITH(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
         WITH(job_is_paused_killed_and_taken_up),
+        WITH(terminal_shows_plots_and_takes_keys),
         WITH(unknown_profile_says_what_there_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
