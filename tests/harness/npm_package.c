@@ -15,8 +15,8 @@
 #define DEB_PACKAGE "libtest-json-schema-acceptance-perl"
 #define DEB_SUITE                                                                                  \
     DEB_DIR                                                                                        \
-        "/package/usr/share/perl5/auto/share/dist/Test-JSON-Schema-Acceptance/tests/draft2020-"    \
-        "12"
+    "/package/usr/share/perl5/auto/share/dist/Test-JSON-Schema-Acceptance/tests/draft2020-"        \
+    "12"
 #define PACKAGE "json-schema-test-suite@0.0.10"
 #define ARCHIVE FETCH_DIR "/json-schema-test-suite-0.0.10.tgz"
 #define SUITE FETCH_DIR "/package/tests/draft4"
