@@ -13,6 +13,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/str.h"
 #include "setup/hub_http.h"
+#include "setup/ssh_secret.h"
 
 enum { SECRET_MAX = 512 };
 
@@ -27,6 +28,7 @@ hub_secret *hub_secret_new(const char *text) {
     /* Not fatal when refused: a limit on locked memory is usual. The page is in no core dump. */
     (void)mlock(s, sizeof *s);
     (void)madvise(s, sizeof *s, MADV_DONTDUMP);
+    secret_hold();
     size_t n = 0;
     for (; text[n] > ' ' && text[n] < 127 && n + 1 < SECRET_MAX; n++)
         s->text[n] = text[n];
@@ -38,6 +40,7 @@ void hub_secret_free(hub_secret *s) {
     if (s == NULL) return;
     explicit_bzero(s, sizeof *s);
     munmap(s, sizeof *s);
+    secret_drop();
 }
 
 const char *hub_secret_text(const hub_secret *s) {

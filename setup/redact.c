@@ -1,6 +1,8 @@
 #include "setup/redact.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,6 +164,23 @@ static size_t public_ip_length(const scan *s) {
     return is_private ? 0 : n;
 }
 
+/* Length of an IPv6 address of the public range 2000::/3; 0 for others. */
+static size_t public_ip6_length(const scan *s) {
+    char text[INET6_ADDRSTRLEN];
+    unsigned char raw[sizeof(struct in6_addr)];
+    size_t n = 0;
+    if (!at_word_start(s) || (s->at > s->text && s->at[-1] == ':')) return 0;
+    while (s->at + n < s->end && n < sizeof text - 1 &&
+           (isxdigit((unsigned char)s->at[n]) || s->at[n] == ':'))
+        n++;
+    if (s->at + n < s->end && is_word(s->at[n])) return 0;
+    while (n > 2 && s->at[n - 1] == ':' && s->at[n - 2] != ':')
+        n--;
+    memcpy(text, s->at, n);
+    text[n] = '\0';
+    return inet_pton(AF_INET6, text, raw) == 1 && (raw[0] >> 5) == 1 ? n : 0;
+}
+
 /* The name that stands here, as a whole word; NULL: none. */
 static const char *name_at(const scan *s, size_t *n) {
     for (int i = 0; i < s->names->n_names; i++) {
@@ -213,6 +232,7 @@ static int step(scan *s) {
         return rc != OK ? rc : replace(s, 17, "xx:xx:xx", &c->addresses);
     }
     if ((n = public_ip_length(s)) > 0) return replace(s, n, "<address>", &c->addresses);
+    if ((n = public_ip6_length(s)) > 0) return replace(s, n, "<address>", &c->addresses);
     if (is_home(s, &n)) return replace(s, n, "~", &c->names);
     if ((shown = name_at(s, &n)) != NULL) return replace(s, n, shown, &c->names);
     return buf_append(s->out, s->at++, 1);

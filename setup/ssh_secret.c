@@ -1,7 +1,9 @@
 #include "setup/ssh_secret.h"
 
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 #include "engine/base/err.h"
 #include "engine/base/log.h"
@@ -11,6 +13,26 @@ struct ssh_secret {
     size_t len;
     char text[SSH_SECRET_MAX];
 };
+
+static pthread_mutex_t hold_lock = PTHREAD_MUTEX_INITIALIZER;
+static int n_held, dumpable_before;
+
+void secret_hold(void) {
+    pthread_mutex_lock(&hold_lock);
+    if (n_held++ == 0) {
+        dumpable_before = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0);
+        (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    }
+    pthread_mutex_unlock(&hold_lock);
+}
+
+void secret_drop(void) {
+    pthread_mutex_lock(&hold_lock);
+    CHECK(n_held > 0);
+    /* 2 is the system's own choice and cannot be set from here. */
+    if (--n_held == 0 && dumpable_before == 1) (void)prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+    pthread_mutex_unlock(&hold_lock);
+}
 
 /* A mapping of its own: locking works on whole pages, and nothing else may share them. */
 ssh_secret *ssh_secret_new(void) {
@@ -22,6 +44,7 @@ ssh_secret *ssh_secret_new(void) {
     if (madvise(s, sizeof *s, MADV_DONTDUMP) != 0) {
         LOG(LOG_DEBUG, "ssh", "a secret could not be kept out of core dumps");
     }
+    secret_hold();
     return s;
 }
 
@@ -29,6 +52,7 @@ void ssh_secret_free(ssh_secret *s) {
     if (s == NULL) return;
     explicit_bzero(s, sizeof *s);
     munmap(s, sizeof *s);
+    secret_drop();
 }
 
 int ssh_secret_set(ssh_secret *s, const char *text, size_t n) {

@@ -124,7 +124,8 @@ typedef struct flow_options {
 } flow_options;
 
 typedef struct flow flow;
-/* Reads settings, answers and journal. ERR_BUSY when another set-up runs (names its process). */
+/* Reads settings, answers and journal. ERR_BUSY when another set-up runs (names its process), ERR_AUTH
+ * as root unless TANDEM_ALLOW_ROOT=1. */
 int flow_new(const flow_options *o, flow **out, err *e);
 /* The same without the lock: only for looking. */
 int flow_look(const flow_options *o, flow **out, err *e);

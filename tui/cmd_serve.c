@@ -47,8 +47,10 @@ static int confirm(serve *s, err *e) {
             address);
     }
     if (given == NULL && isatty(0) && isatty(2)) {
-        cmd_note("other machines will reach %s. Whoever has a key can use this engine, and without"
-                 " TLS the network can read along. Type the address again to go on:",
+        cmd_note(
+            "other machines will reach %s. Whoever has a key can use this engine, and without"
+            " TLS the network can read along. Let a firewall admit only the machines that need it."
+            " Type the address again to go on:",
             address);
         if (fgets(line, sizeof line, stdin) == NULL) line[0] = '\0';
         line[strcspn(line, "\r\n")] = '\0';

@@ -22,6 +22,15 @@ check "another answer, another plan" test "$(plan_id "$shown")" != "$first"
 json=$("$tandem" setup --dry-run --json)
 check "as JSON too" has "$json" "\"plan_id\":\"$first\""
 
+if [ "$(id -u)" = 0 ]; then
+    for words in "--yes --plan $first" "--plain"; do
+        # shellcheck disable=SC2086
+        shown=$(env -u TANDEM_ALLOW_ROOT "$tandem" setup $words 2>&1 </dev/null)
+        check "root is refused: $words" test $? != 0
+        check "with what to do instead: $words" has "$shown" 'does not run as root; start it as your own user'
+    done
+    check "and nothing was written" test ! -e "$XDG_STATE_HOME/tandem/setup/journal.jsonl"
+fi
 shown=$("$tandem" setup --yes 2>&1)
 check "--yes alone is wrong use" is $? 2
 check "and says what is missing" has "$shown" '--dry-run'

@@ -44,7 +44,7 @@ node_sshd worker stop
 node_disk head "$head_home/data" 12
 worker_disk 16
 mkfifo "$work/asked" "$work/said"
-node_env=("OUT=$out" "TANDEM_SOURCE_DIR=$top" "WORLD=$work" "HEAD_HOME=$head_home" "WORKER_HOME=$worker_home"
+node_env=("TANDEM_ALLOW_ROOT=1" "OUT=$out" "TANDEM_SOURCE_DIR=$top" "WORLD=$work" "HEAD_HOME=$head_home" "WORKER_HOME=$worker_home"
     "WORKER_IP=$worker_ip" "WORKER_PASSWORD=$worker_password" "HEAD_IP_A=$head_ip_a" "MODEL=$model"
     "ASAN_OPTIONS=${ASAN_OPTIONS:-}" "UBSAN_OPTIONS=${UBSAN_OPTIONS:-}" "TSAN_OPTIONS=${TSAN_OPTIONS:-}"
     "LSAN_OPTIONS=${LSAN_OPTIONS:-}")

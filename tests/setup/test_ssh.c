@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -22,6 +23,7 @@
 #include "setup/known_hosts.h"
 #include "setup/node_access.h"
 #include "setup/ssh.h"
+#include "setup/ssh_secret.h"
 #include "tests/harness/sshd.h"
 
 static sshd server;
@@ -378,12 +380,24 @@ static int stop_all(void **state) {
     return dir_remove_all(home, NULL);
 }
 
+static void no_core_dump_while_a_secret_is_held(void **state) {
+    (void)state;
+    assert_int_equal(prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), 0);
+    ssh_secret *a = ssh_secret_new(), *b = ssh_secret_new();
+    assert_int_equal(prctl(PR_GET_DUMPABLE, 0, 0, 0, 0), 0);
+    ssh_secret_free(a);
+    assert_int_equal(prctl(PR_GET_DUMPABLE, 0, 0, 0, 0), 0);
+    ssh_secret_free(b);
+    assert_int_equal(prctl(PR_GET_DUMPABLE, 0, 0, 0, 0), 1);
+}
+
 int main(void) {
     unsetenv("SSH_AUTH_SOCK");
     if (mkdtemp(home) == NULL) return 1;
     setenv("HOME", home, 1);
     if (!sshd_start(&server)) return 77;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_core_dump_while_a_secret_is_held),
         cmocka_unit_test(runs_commands_and_gives_codes_and_streams),
         cmocka_unit_test(limits_end_a_command_only),
         cmocka_unit_test(a_second_session_has_the_same_key),

@@ -38,6 +38,8 @@ static void addresses_and_names(void **state) {
     expect("from 93.184.216.34:443 to 10.0.0.2, 192.168.177.11 and 127.0.0.1",
         "from <address>:443 to 10.0.0.2, 192.168.177.11 and 127.0.0.1");
     expect("version 1.2.3.4.5 and 300.1.1.1", "version 1.2.3.4.5 and 300.1.1.1");
+    expect("at [2001:db8::7]:443, 2a00:1450:4001:0:0:0:0:5: no; fe80::1, ::1 and 10:20:30 stay",
+        "at [<address>]:443, <address>: no; fe80::1, ::1 and 10:20:30 stay");
     expect("spark-one: /home/ada/models, spark-two-b", "head: ~/models, spark-two-b");
     expect("/home/adam", "/home/adam");
 }
