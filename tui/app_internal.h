@@ -89,6 +89,9 @@ typedef struct app {
     buf overlay_text; /* OVERLAY_TEXT: lines */
     char overlay_title[64];
     int overlay_top, overlay_selected;
+    bool is_help_over_welcome; /* closing the help shows the welcome again */
+    char job_line[160];        /* of a download, copy or preparation that runs; "" none */
+    uint64_t job_due_ms;
     buf help_filter;
     bool is_leaving, wants_suspend, wants_editor, wants_redraw;
 
@@ -173,6 +176,8 @@ void app_copy(app *a, const char *text, size_t n, const char *what);
 
 /* screen_*.c: draw into the box; cursor stays as it is when the screen has no caret. */
 void screen_home_draw(app *a, area box);
+/* Looks, at most once a second, for work that goes on in the background. */
+void screen_home_tick(app *a);
 void screen_home_key(app *a, key_action action);
 void screen_chat_draw(app *a, area box, int *cursor_row, int *cursor_column);
 void screen_chat_action(app *a, key_action action);

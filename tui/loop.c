@@ -274,6 +274,7 @@ static void tick(app *a, timing *t) {
     if (gauges_tick(&a->gauges, a->now_ms)) a->is_dirty = true;
     app_keep_draft(a, false);
     if (a->screen == SCREEN_HOME && a->now_ms >= a->sessions_due_ms) app_load_sessions(a);
+    if (a->screen == SCREEN_HOME) screen_home_tick(a);
     /* What waited is on its way: the rate of its reply takes the line. */
     bool is_told = a->is_hint_of_waiting && chat_is_busy(&a->chat);
     if (a->hint[0] != '\0' && (is_told || a->now_ms >= a->hint_until_ms)) {

@@ -246,7 +246,9 @@ void part_overlay_draw(app *a, area box, int *cursor_row, int *cursor_column) {
 /* --- keys --- */
 
 static void close_overlay(app *a) {
-    a->overlay = OVERLAY_NONE;
+    bool is_back = a->overlay == OVERLAY_HELP && a->is_help_over_welcome;
+    a->overlay = is_back ? OVERLAY_WELCOME : OVERLAY_NONE;
+    a->is_help_over_welcome = false;
     a->overlay_top = a->overlay_selected = 0;
     buf_reset(&a->help_filter);
 }
@@ -369,7 +371,13 @@ bool part_overlay_key(app *a, const input_event *ev) {
     } else if (is_control ||
                (ev->kind == INPUT_KEY && (ev->key >= INPUT_KEY_F1 || ev->mods & INPUT_ALT))) {
         bool is_help = ev->key == INPUT_KEY_F1 && a->overlay == OVERLAY_HELP;
+        bool is_welcome = a->overlay == OVERLAY_WELCOME;
         if (!is_control) close_overlay(a);
+        /* Another screen was chosen: the welcome has done its part. */
+        if (!is_control && !is_help) a->overlay = OVERLAY_NONE;
+        bool is_help_key =
+            ev->key == INPUT_KEY_F1 || (ev->key == INPUT_KEY_CHAR && ev->code == 'h');
+        a->is_help_over_welcome = is_welcome && !is_control && is_help_key;
         return is_help;
     } else if (a->overlay == OVERLAY_LEAVE || a->overlay == OVERLAY_CONFIRM)
         dialog_key(a, ev);

@@ -282,10 +282,14 @@ static int draw_wrapped(pen *p, int row, canvas_role role, const char *text) {
 static void draw_empty(app *a, pen *p) {
     const gauges *g = &a->gauges;
     bool is_broken = g->state == ENGINE_FAILED || g->state == ENGINE_DOWN;
-    int row = draw_wrapped(p, 0, ROLE_DIM,
-        g->state == ENGINE_READY
-            ? "Type a question and press Enter. /help lists the commands."
-            : "You can type already: the message is sent when the engine is ready.");
+    const char *text = "You can type already: the message is sent when the engine is ready.";
+    if (g->state == ENGINE_READY)
+        text = "Type a question and press Enter. /help lists the commands.";
+    else if (g->state == ENGINE_ABSENT && a->start == NULL)
+        text = a->options->may_start
+                   ? "No engine runs. Type a question and press Enter: that starts the engine."
+                   : "No engine runs. /engine start starts it; what you type waits for it.";
+    int row = draw_wrapped(p, 0, ROLE_DIM, text);
     if (is_broken && g->reason[0] != '\0') {
         row = draw_wrapped(p, row + 1, ROLE_BAD, g->reason);
         draw_wrapped(p, row, ROLE_DIM, "/engine start tries again; /status says more.");

@@ -3,6 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/json.h"
+#include "engine/base/str.h"
+#include "setup/job.h"
 #include "tui/app_internal.h"
 #include "tui/plot.h"
 
@@ -60,7 +63,45 @@ static void draw_engine(app *a, area box) {
     row(&p, 1, "state", state_role(g->state), text);
     snprintf(text, sizeof text, "%.300s", a->chat.last_line[0] != '\0' ? a->chat.last_line : "-");
     row(&p, 2, "last", a->chat.last_line[0] != '\0' ? ROLE_TEXT : ROLE_DIM, text);
-    row(&p, 3, "socket", ROLE_DIM, a->socket_path);
+    if (a->job_line[0] != '\0')
+        row(&p, 3, "job", ROLE_INFO, a->job_line);
+    else
+        row(&p, 3, "socket", ROLE_DIM, a->socket_path);
+}
+
+/* One line about a job that runs; false when it does not. */
+static bool describe_job(const char *name, char out[160]) {
+    buf text = BUF_INIT;
+    json *v = NULL;
+    char rate[16], left[24];
+    double per_s = 0, eta = -1;
+    uint64_t done = 0, all = 0;
+    bool is = job_is_running(name) && job_status_read(name, &text, NULL) == OK &&
+              json_parse(buf_cstr(&text), text.len, NULL, &v, NULL) == OK;
+    if (is) {
+        json_u64(json_get(v, "done_bytes"), &done);
+        json_u64(json_get(v, "total_bytes"), &all);
+        json_double(json_get(v, "rate_now"), &per_s);
+        json_double(json_get(v, "eta_s"), &eta);
+        snprintf(out, 160, "%s %.0f %%, %s/s, left %s: `tandem %s --attach`", name,
+            all > 0 ? 100.0 * (double)done / (double)all : 0, part_bytes(per_s, rate),
+            part_duration(eta, left), name);
+    }
+    json_free(v);
+    buf_release(&text);
+    return is;
+}
+
+void screen_home_tick(app *a) {
+    static const char *const NAMES[] = {"download", "copy", "prepare"};
+    char line[160] = "";
+    if (a->now_ms < a->job_due_ms) return;
+    a->job_due_ms = a->now_ms + 1000;
+    for (int i = 0; i < 3 && line[0] == '\0'; i++)
+        (void)describe_job(NAMES[i], line);
+    if (str_eq(line, a->job_line)) return;
+    str_copy(a->job_line, sizeof a->job_line, line);
+    a->is_dirty = true;
 }
 
 static void meter_row(app *a, pen *p, int i, const char *name, double used, double all) {

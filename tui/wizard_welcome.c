@@ -18,7 +18,7 @@ static const char *const CHOICES[N_CHOICES] = {
 };
 static const char *const ABOUT[N_CHOICES] = {
     "small, on the CPU of this machine; nothing is downloaded or changed",
-    "guided: check, download, copy, start, prove; every change is shown first",
+    "guided: check, download, copy, start, prove; changes are shown first",
     "only looks for its socket; starts nothing",
 };
 

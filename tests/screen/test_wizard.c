@@ -64,6 +64,11 @@ static void welcome_offers_the_demo_or_two_sparks(void **state) {
         screen_expect(&t, "Set up two Sparks");
         snprintf(name, sizeof name, "welcome-%s", l->name);
         screen_golden(&t, name);
+        /* The help does not cost the choice. */
+        screen_keys(&t, "\033OP");
+        screen_expect(&t, "[ Help: Home ]");
+        screen_keys(&t, "\033");
+        screen_expect(&t, "[ Welcome to Tandem ]");
         /* By arrows and Enter too. */
         screen_keys(&t, "\033[B");
         screen_expect(&t, "> s  Set up two Sparks");
