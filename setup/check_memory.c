@@ -196,7 +196,9 @@ CHECK_RUN(check_m4) {
         check_say(r, CHECK_STATUS_PASS, "There is no docker on this machine.");
     } else if (rc != OK || code != 0) {
         check_unknown(r, "The containers", &e);
-        check_remedy(r, "The user may not ask docker; look yourself: sudo docker ps");
+        check_remedy(r,
+            "The user may not ask docker; look yourself: sudo docker ps. Do not join the group "
+            "docker for it: whoever is in it is as good as root.");
     } else if (k.running.len > 0) {
         check_say(r, CHECK_STATUS_FAIL, "Containers with the GPU run: %s.", buf_cstr(&k.running));
         check_remedy(

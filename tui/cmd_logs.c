@@ -182,7 +182,37 @@ static int show(const log_filter *f, const char *path, int64_t n_lines, err *e) 
     return OK;
 }
 
+/* Empties a file of the request log; a running engine goes on writing at its end. */
+static int wipe_file(const char *path, uint64_t *bytes, err *e) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 && errno == ENOENT) return OK;
+    if (fd < 0) return err_errno(e, "cannot open %s", path);
+    off_t size = lseek(fd, 0, SEEK_END);
+    int rc = ftruncate(fd, 0) == 0 ? OK : err_errno(e, "cannot empty %s", path);
+    if (rc == OK && size > 0) *bytes += (uint64_t)size;
+    close(fd);
+    return rc;
+}
+
+static int wipe(void) {
+    static const char *const names[] = {"requests.jsonl", "requests.jsonl.1"};
+    buf dir = BUF_INIT, path = BUF_INIT;
+    err e = ERR_INIT;
+    uint64_t bytes = 0;
+    int rc = paths_logs(&dir, &e);
+    for (size_t i = 0; i < 2 && rc == OK; i++) {
+        rc = path_join(&path, buf_cstr(&dir), names[i]);
+        if (rc == OK) rc = wipe_file(buf_cstr(&path), &bytes, &e);
+    }
+    if (rc == OK)
+        cmd_printf("the log of requests is empty (%llu bytes wiped)\n", (unsigned long long)bytes);
+    buf_release(&dir);
+    buf_release(&path);
+    return rc == OK ? cmd_finish(EXIT_OK) : cmd_fail(&e);
+}
+
 int cmd_logs(const cmd_args *a) {
+    if (cmd_has(a, "wipe")) return wipe();
     log_filter f;
     buf path = BUF_INIT;
     err e = ERR_INIT;

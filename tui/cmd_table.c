@@ -337,6 +337,8 @@ static const cmd_option LOGS_OPTIONS[] = {
     {"node", 0, "NODE", "pair: only head or worker", COMPLETE_NODE},
     {"local", 0, NULL, "the engine of this machine alone, also when a pair is set up",
         COMPLETE_NONE},
+    {"wipe", 0, NULL, "empty the log of requests, which holds prompts (API_LOG_BODIES)",
+        COMPLETE_NONE},
     JSON_OPTION,
     END_OPTION,
 };

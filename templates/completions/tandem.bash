@@ -224,7 +224,7 @@ _tandem() {
       case $cur in -*) COMPREPLY=($(compgen -W "--from --help --socket" -- "$cur")); return ;; esac
       : ;;
     "logs "*)
-      case $cur in -*) COMPREPLY=($(compgen -W "--follow --lines --level --grep --since --node --local --json --help --socket" -- "$cur")); return ;; esac
+      case $cur in -*) COMPREPLY=($(compgen -W "--follow --lines --level --grep --since --node --local --wipe --json --help --socket" -- "$cur")); return ;; esac
       : ;;
     "bench "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--reps --tokens --prompt-tokens --prompts --model --json --help --socket" -- "$cur")); return ;; esac

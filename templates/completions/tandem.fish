@@ -281,6 +281,7 @@ complete -c tandem -n '__fish_seen_subcommand_from logs' -l grep -s g -x -d 'onl
 complete -c tandem -n '__fish_seen_subcommand_from logs' -l since -x -d 'only lines since a time (UTC) or for so long: 10m, 2h, 1d'
 complete -c tandem -n '__fish_seen_subcommand_from logs' -l node -x -a 'head worker' -d 'pair: only head or worker'
 complete -c tandem -n '__fish_seen_subcommand_from logs' -l local -d 'the engine of this machine alone, also when a pair is set up'
+complete -c tandem -n '__fish_seen_subcommand_from logs' -l wipe -d 'empty the log of requests, which holds prompts (API_LOG_BODIES)'
 complete -c tandem -n '__fish_seen_subcommand_from logs' -l json -d 'print one JSON object'
 complete -c tandem -n __fish_use_subcommand -a bench -d 'measure decode, prefill or first through the engine'
 complete -c tandem -n '__fish_seen_subcommand_from bench' -l reps -s n -x -d 'repetitions (default 3)'

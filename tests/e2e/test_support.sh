@@ -30,4 +30,15 @@ check "the file has no token" has_not "$(cat bundle.txt)" 'hf_abcdef'
 shown=$("$tandem" support --yes --output /proc/nowhere/x 2>&1)
 check "a place that cannot be written is one sentence" one_line "$shown"
 
+# The log of requests holds prompts: it can be emptied while an engine writes it.
+log=$XDG_STATE_HOME/tandem/logs/requests.jsonl
+echo '{"text":"my diary"}' >"$log"
+echo '{"text":"an older diary"}' >"$log.1"
+shown=$("$tandem" logs --wipe)
+check "wipe: says how much" has "$shown" 'is empty \(46 bytes wiped\)'
+check "wipe: nothing is left" eval '[ ! -s "$log" ] && [ ! -s "$log.1" ]'
+check "wipe: the log of the engine stays" test -s "$XDG_STATE_HOME/tandem/logs/engine.log"
+shown=$("$tandem" logs --wipe 2>&1)
+check "wipe: again is no error" is $? 0
+
 done_testing
