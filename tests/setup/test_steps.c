@@ -366,6 +366,18 @@ static void every_error_is_explained_in_three_sentences(void **state) {
     }
 }
 
+static void a_pause_and_the_root_user_have_their_own_words(void **state) {
+    (void)state;
+    step_message m = {0};
+    err e = ERR_INIT;
+    err_set(&e, ERR_TIMEOUT, "stopped on request; what arrived is kept");
+    step_explain(STEP_DOWNLOAD, &e, REMOTE_FINE, &m);
+    assert_non_null(strstr(m.why, "paused"));
+    err_set(&e, ERR_AUTH, "set-up does not run as root; start it as your own user");
+    step_explain(STEP_WELCOME, &e, REMOTE_FINE, &m);
+    assert_non_null(strstr(m.next, "your own user"));
+}
+
 int main(void) {
 #define WITH(f) cmocka_unit_test_setup_teardown(f, begin, end)
     const struct CMUnitTest tests[] = {
@@ -379,6 +391,7 @@ int main(void) {
         WITH(answers_are_checked_and_kept),
         WITH(the_whole_plan_has_a_stable_id),
         WITH(every_error_is_explained_in_three_sentences),
+        WITH(a_pause_and_the_root_user_have_their_own_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
