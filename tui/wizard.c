@@ -8,9 +8,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/base/str.h"
 #include "tui/width.h"
+
+enum { RATE_MS = 1000 }; /* between two samples of the plot */
 
 static void wake(wizard *w) {
     ssize_t n = write(w->wake[1], "w", 1);
@@ -38,11 +41,16 @@ static void take_progress(void *ctx, const flow_progress *p) {
     wizard *w = ctx;
     pthread_mutex_lock(&w->lock);
     w->progress = *p;
-    if (w->n_rates == WIZARD_RATES) {
+    uint64_t now = clock_mono_ms();
+    bool is_due = now >= w->rate_due_ms;
+    if (is_due && w->n_rates == WIZARD_RATES) {
         memmove(w->rates, w->rates + 1, sizeof w->rates - sizeof w->rates[0]);
         w->n_rates--;
     }
-    w->rates[w->n_rates++] = (float)p->rate;
+    if (is_due) {
+        w->rates[w->n_rates++] = (float)p->rate;
+        w->rate_due_ms = now + RATE_MS;
+    }
     w->has_progress = true;
     pthread_mutex_unlock(&w->lock);
     wake(w);

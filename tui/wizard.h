@@ -58,6 +58,7 @@ typedef struct wizard {
     bool has_progress;
     float rates[WIZARD_RATES]; /* bytes a second, oldest first, for the plot */
     int n_rates;
+    uint64_t rate_due_ms;
     char question[WIZARD_QUESTION_BYTES]; /* "" none */
     bool is_secret;
     bool is_answered, is_refused;

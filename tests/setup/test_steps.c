@@ -373,6 +373,9 @@ static void a_pause_and_the_root_user_have_their_own_words(void **state) {
     err_set(&e, ERR_TIMEOUT, "stopped on request; what arrived is kept");
     step_explain(STEP_DOWNLOAD, &e, REMOTE_FINE, &m);
     assert_non_null(strstr(m.why, "paused"));
+    err_set(&e, ERR_CANCELLED, "the download goes on in the background");
+    step_explain(STEP_DOWNLOAD, &e, REMOTE_FINE, &m);
+    assert_non_null(strstr(m.why, "Nothing is lost"));
     err_set(&e, ERR_AUTH, "set-up does not run as root; start it as your own user");
     step_explain(STEP_WELCOME, &e, REMOTE_FINE, &m);
     assert_non_null(strstr(m.next, "your own user"));
