@@ -174,9 +174,12 @@ bool number_takes_digits(const grammar_state *s, const frame *f, uint32_t n) {
                           : f->phase != FRACTION || f->u.number.n_frac + n > most) {
         return false;
     }
-    if (node->is_free) return true;
-    if (f->phase != WHOLE || !is_plain_range(node)) return false;
     const frame *array = unique_parent(s, f);
+    if (node->is_free) {
+        uint32_t have = f->phase == WHOLE ? f->u.number.n_int : f->u.number.n_frac;
+        return array == NULL || have + n < most; /* the last place is looked at by itself */
+    }
+    if (f->phase != WHOLE || !is_plain_range(node)) return false;
     wide from = get_digits(f), to = (from + 1) * powers[n] - 1;
     if (array != NULL) {
         /* A value that was written goes on with one more digit; of ten values one is new. */
@@ -267,8 +270,25 @@ static bool take_digit(frame *f, uint8_t d, bool is_free) {
     return true;
 }
 
-static bool take_mark(frame *f, uint8_t byte, const number_node *n) {
-    bool has_exponent = n->is_free && !n->is_integer;
+/* Without limits, as an element of an array whose elements differ: it is written in full and equals
+ * an earlier one, so it can neither end nor go on. */
+static bool is_stuck(const grammar_state *s, const number_node *n, const frame *f) {
+    const frame *array = unique_parent(s, f);
+    if (array == NULL || array->u.array.records == 0) return false;
+    bool is_full = n->is_integer ? f->phase == ZERO || f->u.number.n_int >= DIGITS_MAX
+                                 : f->phase == FRACTION && f->u.number.n_frac >= DIGITS_MAX;
+    return is_full && records_have(s, array->u.array.records, number_hash(f));
+}
+
+static bool can_follow(const grammar_state *s, const number_node *n, const frame *f) {
+    if (n->is_free) return !is_stuck(s, n, f);
+    question q = question_of(s, f);
+    return is_possible(&q, f);
+}
+
+/* An element that must differ from others has no exponent: a fraction can always be made longer. */
+static bool take_mark(frame *f, uint8_t byte, const number_node *n, bool is_unique) {
+    bool has_exponent = n->is_free && !n->is_integer && !is_unique;
     bool has_fraction = n->is_free ? !n->is_integer : n->step % NUMBER_UNIT != 0;
     switch (byte) {
     case '.':
@@ -297,24 +317,22 @@ void number_begin(grammar_state *s, uint32_t node, uint32_t parent, uint8_t byte
     const number_node *n = &s->g->numbers[node];
     frame f = {.kind = FRAME_NUMBER, .node = node, .parent = parent, .phase = MINUS};
     f.hash = HASH_START;
-    question q = question_of(s, &f);
     if (byte == '-') {
         f.u.number.is_negative = 1;
     } else {
         whole_digit(&f, (uint8_t)(byte - '0'), n->is_free);
     }
-    if (n->is_free || is_possible(&q, &f)) list_push(s, &s->out, &f);
+    if (can_follow(s, n, &f)) list_push(s, &s->out, &f);
 }
 
 void number_byte(grammar_state *s, uint32_t index, uint8_t byte) {
     frame f = *state_frame(s, index);
     const number_node *n = &s->g->numbers[f.node];
     bool is_digit = byte >= '0' && byte <= '9';
-    bool is_taken =
-        is_digit ? take_digit(&f, (uint8_t)(byte - '0'), n->is_free) : take_mark(&f, byte, n);
+    bool is_taken = is_digit ? take_digit(&f, (uint8_t)(byte - '0'), n->is_free)
+                             : take_mark(&f, byte, n, unique_parent(s, &f) != NULL);
     if (is_taken) {
-        question q = question_of(s, &f);
-        if (n->is_free || is_possible(&q, &f)) list_push(s, &s->out, &f);
+        if (can_follow(s, n, &f)) list_push(s, &s->out, &f);
     } else if (!is_digit && number_can_end(s, &f)) {
         frame_done(s, index, &s->pending);
     }

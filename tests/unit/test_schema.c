@@ -242,10 +242,49 @@ static void test_deep(void **state) {
     json_free(schema);
 }
 
+/* True if every byte of text can be written, one token each. */
+static bool can_begin(grammar *g, const char *text) {
+    grammar_state *s = grammar_state_new(g);
+    bool is_right = true;
+    for (; *text != '\0' && is_right; text++) {
+        is_right = grammar_accept(s, tokenizer_find(tk, text, 1)) == OK;
+    }
+    grammar_state_free(s);
+    return is_right;
+}
+
+/* A number without limits that equals an earlier element never comes to where no byte is left. */
+static void test_different_numbers(void **state) {
+    static const struct {
+        const char *items, *possible, *stuck;
+    } all[] = {
+        {"{\"type\":\"integer\"}", "[0,-1,111111111111111111111111,11111111111111111111111",
+            "[0,0"},
+        {"{\"type\":\"integer\"}", "[0,-1", "[0,-0"},
+        {"{\"type\":\"integer\"}", "[111111111111111111111111,111111111111111111111112",
+            "[111111111111111111111111,111111111111111111111111"},
+        {"{}", "[1,1.111111111111111111111111,1.111111111111111111111112",
+            "[1,1.111111111111111111111111,1.111111111111111111111111"},
+        {"{}", "[12,1.5", "[12,1.2e"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        char text[200];
+        (void)snprintf(text, sizeof text, "{\"type\":\"array\",\"uniqueItems\":true,\"items\":%s}",
+            all[i].items);
+        json *schema = parse(text);
+        grammar *g = compile(schema, &(schema_options){0});
+        if (!can_begin(g, all[i].possible)) fail_msg("cannot be written: %s", all[i].possible);
+        if (can_begin(g, all[i].stuck)) fail_msg("can be written: %s", all[i].stuck);
+        grammar_put(g);
+        json_free(schema);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_random_replies), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_order), cmocka_unit_test(test_white_space),
-        cmocka_unit_test(test_deep)};
+        cmocka_unit_test(test_different_numbers), cmocka_unit_test(test_random_replies),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_order),
+        cmocka_unit_test(test_white_space), cmocka_unit_test(test_deep)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
