@@ -265,6 +265,24 @@ static void put_usage(const job *j, buf *out) {
         (long long)s.n_reasoning, (long long)(s.n_prompt + s.n_completion));
 }
 
+static bool is_shell(const job *j, const item *it) {
+    return it->kind == ITEM_CALL && kind_of(j, it) == TOOL_SHELL;
+}
+
+/* A shell call without its whole command is not shown at all: nobody may run a part of it. */
+static bool is_broken_shell(const job *j, const item *it) {
+    return is_shell(j, it) && (!it->is_ended || it->is_dropped);
+}
+
+/* Where an item stands among those that are shown. */
+static int place_of(const job *j, int i) {
+    int n = 0;
+    for (int k = 0; k < i; k++) {
+        n += !is_broken_shell(j, &j->choices[0].said.list[k]);
+    }
+    return n;
+}
+
 static void put_output(const job *j, buf *out) {
     const items *said = &j->choices[0].said;
     bool is_first = true;
@@ -272,6 +290,7 @@ static void put_output(const job *j, buf *out) {
     for (int i = 0; i < said->n; i++) {
         /* A stream has shown a broken call already; a whole answer leaves it out. */
         if (said->list[i].is_dropped && !j->params.is_stream) continue;
+        if (is_broken_shell(j, &said->list[i])) continue;
         if (!is_first) buf_putc(out, ',');
         is_first = false;
         put_item(j, &said->list[i], true, out);
@@ -353,12 +372,13 @@ static void start(job *j) {
 
 /* item_id and output_index, which every event of an item carries. */
 static void put_place(job *j, int i) {
-    buf_printf(j->out, ",\"item_id\":\"%s\",\"output_index\":%d", j->choices[0].said.list[i].id, i);
+    buf_printf(j->out, ",\"item_id\":\"%s\",\"output_index\":%d", j->choices[0].said.list[i].id,
+        place_of(j, i));
 }
 
 static void put_item_event(job *j, int i, bool is_done) {
     open_event(j, is_done ? "response.output_item.done" : "response.output_item.added");
-    buf_printf(j->out, ",\"output_index\":%d,\"item\":", i);
+    buf_printf(j->out, ",\"output_index\":%d,\"item\":", place_of(j, i));
     put_item(j, &j->choices[0].said.list[i], is_done, j->out);
     close_event(j);
 }
@@ -426,8 +446,11 @@ static void end_item(job *j) {
     responses_own *own = own_of(j);
     int i = own->i_open;
     if (i < 0) return;
+    const item *it = &j->choices[0].said.list[i];
     own->i_open = -1;
-    switch (j->choices[0].said.list[i].kind) {
+    if (is_broken_shell(j, it)) return;
+    if (is_shell(j, it)) put_item_event(j, i, false); /* it comes whole */
+    switch (it->kind) {
     case ITEM_REASONING:
         end_reasoning(j, i);
         break;
@@ -445,7 +468,7 @@ static void begin_item(job *j, int i) {
     const item *it = &j->choices[0].said.list[i];
     end_item(j);
     own_of(j)->i_open = i;
-    put_item_event(j, i, false);
+    if (!is_shell(j, it)) put_item_event(j, i, false);
     if (it->kind != ITEM_TEXT) return;
     open_event(j, "response.content_part.added");
     put_place(j, i);

@@ -63,6 +63,18 @@ static bool is_chosen(const tools_options *o, const char *printed, const char *p
     return false;
 }
 
+/* A name is required that no property declares: the object is open then, or nothing could fulfil it. */
+static bool requires_undeclared(const json *schema) {
+    const json *properties = json_get(schema, "properties");
+    const json *required = json_get(schema, "required");
+    if (!json_is_array(required)) return false;
+    JSON_EACH(item, required) {
+        const char *name = json_str(item);
+        if (name != NULL && json_get(properties, name) == NULL) return true;
+    }
+    return false;
+}
+
 /* Only what the tags show: names, required ones, and plain types. */
 static void write_loose(json_w *w, const json *schema) {
     const json *others = json_get(schema, "additionalProperties");
@@ -89,7 +101,7 @@ static void write_loose(json_w *w, const json *schema) {
     }
     bool is_plain = json_get(schema, "$ref") == NULL && json_get(schema, "allOf") == NULL &&
                     json_get(schema, "anyOf") == NULL && json_get(schema, "oneOf") == NULL &&
-                    json_get(schema, "patternProperties") == NULL;
+                    json_get(schema, "patternProperties") == NULL && !requires_undeclared(schema);
     bool is_open = others != NULL ? !json_is_bool(others) || json_is_true(others) : !is_plain;
     json_w_kbool(w, "additionalProperties", is_open);
     json_w_close(w);
@@ -99,7 +111,7 @@ static void write_loose(json_w *w, const json *schema) {
 static void write_whole(json_w *w, const json *schema) {
     static const char *const opens[] = {"additionalProperties", "unevaluatedProperties",
         "patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"};
-    bool is_closed = true;
+    bool is_closed = !requires_undeclared(schema);
     for (size_t i = 0; i < sizeof opens / sizeof *opens; i++) {
         is_closed = is_closed && json_get(schema, opens[i]) == NULL;
     }

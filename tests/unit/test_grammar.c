@@ -218,7 +218,11 @@ static void test_tools_without_parameters(void **state) {
     static const char *const lists[] = {"[{\"name\":\"now\"}]",
         "[{\"name\":\"now\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}]",
         "[{\"name\":\"now\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{},"
-        "\"additionalProperties\":false}}]"};
+        "\"additionalProperties\":false}}]",
+        /* A name that only "required" knows. */
+        "[{\"name\":\"now\",\"parameters\":{\"type\":\"object\",\"required\":[\"zone\"]}}]",
+        "[{\"name\":\"now\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":"
+        "{\"type\":\"integer\"}},\"required\":[\"a\",\"b\"]}}]"};
     (void)state;
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         for (int is_required = 0; is_required < 2; is_required++) {
