@@ -11,6 +11,8 @@
 #include "setup/pair_internal.h"
 #include "setup/paths.h"
 
+#define DRIVER_FILE "/proc/driver/nvidia/version"
+
 enum { GUARD_MIB = 2048, GUARD_S = 6, PEER_S = 60, GATE_S = 600, RESTARTS = 3 };
 
 bool pair_is_configured(const settings *s) {
@@ -81,8 +83,11 @@ static int add_settings(keeper_order *o, const settings *s) {
     return w.rc;
 }
 
+/* The engine is built for it and the head has a driver: without one the model runs on the CPU, as the
+ * checks say (V2). */
 static bool has_cuda(pair_run *p) {
     buf out = BUF_INIT;
+    if (!node_exists(p->o->node[0], DRIVER_FILE)) return false;
     bool is = node_tool(p->o->node[0], &out, NULL, p->daemon[0], "--version", NULL) == OK &&
               strstr(buf_cstr(&out), "engine: CUDA") != NULL;
     buf_release(&out);
