@@ -33,7 +33,15 @@
 #include "tests/harness/spark_tree.h"
 
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
-enum { N_FILES = 3, ROWS = 24, COLUMNS = 80, LIST_COLUMNS = 22, SOON_MS = 60000, LONG_MS = 100000 };
+enum {
+    N_FILES = 3,
+    ROWS = 24,
+    COLUMNS = 80,
+    LIST_COLUMNS = 22,
+    PAGE_MS = 2000,
+    SOON_MS = 60000,
+    LONG_MS = 100000
+};
 extern char **environ;
 
 typedef struct served {
@@ -150,12 +158,31 @@ static void see(const char *text) {
     see_within(text, SOON_MS);
 }
 
+/* Presses a key of the page and waits until the page is another one. False: it is the last. */
+static bool turn_page(const char *key) {
+    buf before = BUF_INIT, now = BUF_INIT;
+    bool is_other = false;
+    words_of(&w.term, &before);
+    pty_keys(&w.term, key);
+    for (uint64_t until = clock_mono_ms() + PAGE_MS; !is_other && clock_mono_ms() < until;) {
+        pty_read(&w.term, 20);
+        buf_reset(&now);
+        words_of(&w.term, &now);
+        is_other = !w.term.screen.in_sync && strcmp(buf_cstr(&before), buf_cstr(&now)) != 0;
+    }
+    pty_settle(&w.term, 60, 400);
+    buf_release(&before);
+    buf_release(&now);
+    return is_other;
+}
+
 /* Somewhere in the step's text, which may be longer than the screen. */
 static void find_below(const char *text) {
-    for (int i = 0; i < 8 && !has(text); i++) {
-        pty_keys(&w.term, "\033[6~");
-        pty_settle(&w.term, 60, 400);
-    }
+    int n = 0;
+    while (n < 12 && !has(text) && turn_page("\033[6~"))
+        n++;
+    while (n < 24 && !has(text) && turn_page("\033[5~"))
+        n++;
     if (!has(text)) show("not in this step", text);
 }
 
