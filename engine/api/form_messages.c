@@ -6,12 +6,12 @@
 #include "engine/api/job.h"
 #include "engine/base/mem.h"
 
-/* Blocks stand one after another; only the newest is open. */
+/* Blocks stand one after another; only the newest is open. A call is shown when it is complete: its
+ * input is an object, of which a part could be taken for the whole. */
 typedef struct messages_own {
     bool has_started;
     bool is_open;
     item_kind kind; /* of the open block */
-    int i_call;     /* of the open call */
     int n_blocks;
 } messages_own;
 
@@ -26,16 +26,26 @@ static void put_signature(const job *j, buf *out) {
     buf_printf(out, "tandem-%.64s", j->id);
 }
 
-static const char *reason_of(const gen_result *r) {
+static bool has_whole_call(const items *said) {
+    for (int i = 0; i < said->n; i++) {
+        if (said->list[i].kind == ITEM_CALL && item_is_whole(&said->list[i])) return true;
+    }
+    return false;
+}
+
+/* tool_use without a block of that kind would leave a client waiting for one. */
+static const char *reason_of(const items *said, const gen_result *r) {
     if (r->i_stop >= 0) return "stop_sequence";
-    if (strcmp(r->finish_reason, "tool_calls") == 0) return "tool_use";
-    return strcmp(r->finish_reason, "length") == 0 ? "max_tokens" : "end_turn";
+    if (strcmp(r->finish_reason, "length") == 0) return "max_tokens";
+    bool is_call = strcmp(r->finish_reason, "tool_calls") == 0;
+    return is_call && has_whole_call(said) ? "tool_use" : "end_turn";
 }
 
 static void put_stop(const job *j, buf *out) {
     gen_result r;
     generation_result(j->choices[0].gen, &r);
-    buf_printf(out, "\"stop_reason\":\"%s\",\"stop_sequence\":", reason_of(&r));
+    buf_printf(
+        out, "\"stop_reason\":\"%s\",\"stop_sequence\":", reason_of(&j->choices[0].said, &r));
     if (r.i_stop >= 0) {
         json_quote(out, j->params.stops[r.i_stop], strlen(j->params.stops[r.i_stop]));
     } else {
@@ -89,25 +99,13 @@ static void put_block(const job *j, const item *it, buf *out) {
     }
 }
 
-/* A call that was cut has no value to give; its text must not be half used. */
-static bool is_whole(const item *it) {
-    json *v = NULL;
-    if (it->kind != ITEM_CALL) return true;
-    if (it->is_dropped || json_parse(buf_cstr(&it->text), it->text.len, NULL, &v, NULL) != OK) {
-        return false;
-    }
-    bool is_object = json_is_object(v);
-    json_free(v);
-    return is_object;
-}
-
 static void print(job *j, buf *out) {
     const items *said = &j->choices[0].said;
     bool is_first = true;
     put_head(j, out);
     buf_puts(out, ",\"content\":[");
     for (int i = 0; i < said->n; i++) {
-        if (!is_whole(&said->list[i])) continue;
+        if (!item_is_whole(&said->list[i])) continue;
         if (!is_first) buf_putc(out, ',');
         is_first = false;
         put_block(j, &said->list[i], out);
@@ -153,12 +151,12 @@ static void close_block(job *j) {
     buf_printf(j->out, "{\"type\":\"content_block_stop\",\"index\":%d}\n\n", own->n_blocks - 1);
 }
 
-static void open_block(job *j, item_kind kind, const gen_event *event) {
+/* it: the call, when it is one. */
+static void open_block(job *j, item_kind kind, const item *it) {
     messages_own *own = own_of(j);
     close_block(j);
     own->is_open = true;
     own->kind = kind;
-    own->i_call = event->i_call;
     job_open_event(j, "content_block_start");
     buf_printf(j->out,
         "{\"type\":\"content_block_start\",\"index\":%d,\"content_block\":", own->n_blocks++);
@@ -167,8 +165,8 @@ static void open_block(job *j, item_kind kind, const gen_event *event) {
     } else if (kind == ITEM_TEXT) {
         buf_puts(j->out, "{\"type\":\"text\",\"text\":\"\"}}\n\n");
     } else {
-        buf_printf(j->out, "{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":", event->call_id);
-        json_quote(j->out, event->text, event->len);
+        buf_printf(j->out, "{\"type\":\"tool_use\",\"id\":\"%s\",\"name\":", it->call_id);
+        json_quote(j->out, buf_cstr(&it->name), it->name.len);
         buf_puts(j->out, ",\"input\":{}}}\n\n");
         open_delta(j, "input_json_delta");
         buf_puts(j->out, "\"partial_json\":\"\"}}\n\n");
@@ -178,40 +176,30 @@ static void open_block(job *j, item_kind kind, const gen_event *event) {
 static void put_text(job *j, const gen_event *event, item_kind kind) {
     messages_own *own = own_of(j);
     bool is_text = kind == ITEM_TEXT;
-    if (!own->is_open || own->kind != kind) open_block(j, kind, event);
+    if (!own->is_open || own->kind != kind) open_block(j, kind, NULL);
     open_delta(j, is_text ? "text_delta" : "thinking_delta");
     buf_puts(j->out, is_text ? "\"text\":" : "\"thinking\":");
     json_quote(j->out, event->text, event->len);
     buf_puts(j->out, "}}\n\n");
 }
 
+static void put_call(job *j, const item *it) {
+    open_block(j, ITEM_CALL, it);
+    open_delta(j, "input_json_delta");
+    buf_puts(j->out, "\"partial_json\":");
+    json_quote(j->out, buf_cstr(&it->text), it->text.len);
+    buf_puts(j->out, "}}\n\n");
+    close_block(j);
+}
+
 static void event(job *j, const gen_event *event) {
-    messages_own *own = own_of(j);
+    bool is_new = false;
     start_message(j);
-    switch (event->kind) {
-    case GEN_REASONING:
-        put_text(j, event, ITEM_REASONING);
-        return;
-    case GEN_CONTENT:
-        put_text(j, event, ITEM_TEXT);
-        return;
-    case GEN_CALL:
-        open_block(j, ITEM_CALL, event);
-        return;
-    case GEN_ARGUMENTS:
-        if (!own->is_open || own->kind != ITEM_CALL || own->i_call != event->i_call) return;
-        open_delta(j, "input_json_delta");
-        buf_puts(j->out, "\"partial_json\":");
-        json_quote(j->out, event->text, event->len);
-        buf_puts(j->out, "}}\n\n");
-        return;
-    case GEN_CALL_END:
-    case GEN_CALL_DROP: /* stays unterminated: it cannot be run */
-        close_block(j);
-        return;
-    default:
-        return;
-    }
+    const item *it = items_take(&j->choices[0].said, event, &is_new);
+    if (event->kind == GEN_REASONING) put_text(j, event, ITEM_REASONING);
+    if (event->kind == GEN_CONTENT) put_text(j, event, ITEM_TEXT);
+    if (event->kind == GEN_CALL) close_block(j);
+    if (event->kind == GEN_CALL_END && it != NULL && item_is_whole(it)) put_call(j, it);
 }
 
 static void finish(job *j, int i_choice) {

@@ -56,7 +56,7 @@ static void put_string(buf *out, const buf *text) {
     json_quote(out, buf_cstr(text), text->len);
 }
 
-/* The member of a call's arguments as text, "" when the call was cut. */
+/* The member of a whole call's arguments as text. */
 static void get_argument(const item *it, const char *name, buf *out) {
     json *v = NULL;
     if (json_parse(buf_cstr(&it->text), it->text.len, NULL, &v, NULL) != OK) return;
@@ -265,20 +265,22 @@ static void put_usage(const job *j, buf *out) {
         (long long)s.n_reasoning, (long long)(s.n_prompt + s.n_completion));
 }
 
-static bool is_shell(const job *j, const item *it) {
-    return it->kind == ITEM_CALL && kind_of(j, it) == TOOL_SHELL;
+/* Calls other than of functions are shown when they are complete: a client runs their command or
+ * input as it stands, and nobody may run a part of it. The arguments of a function are text that
+ * stays unfinished when the call was cut. */
+static bool comes_whole(const job *j, const item *it) {
+    return it->kind == ITEM_CALL && kind_of(j, it) != TOOL_FUNCTION;
 }
 
-/* A shell call without its whole command is not shown at all: nobody may run a part of it. */
-static bool is_broken_shell(const job *j, const item *it) {
-    return is_shell(j, it) && (!it->is_ended || it->is_dropped);
+static bool is_hidden(const job *j, const item *it) {
+    return comes_whole(j, it) && !item_is_whole(it);
 }
 
 /* Where an item stands among those that are shown. */
 static int place_of(const job *j, int i) {
     int n = 0;
     for (int k = 0; k < i; k++) {
-        n += !is_broken_shell(j, &j->choices[0].said.list[k]);
+        n += !is_hidden(j, &j->choices[0].said.list[k]);
     }
     return n;
 }
@@ -290,7 +292,7 @@ static void put_output(const job *j, buf *out) {
     for (int i = 0; i < said->n; i++) {
         /* A stream has shown a broken call already; a whole answer leaves it out. */
         if (said->list[i].is_dropped && !j->params.is_stream) continue;
-        if (is_broken_shell(j, &said->list[i])) continue;
+        if (is_hidden(j, &said->list[i])) continue;
         if (!is_first) buf_putc(out, ',');
         is_first = false;
         put_item(j, &said->list[i], true, out);
@@ -448,8 +450,8 @@ static void end_item(job *j) {
     if (i < 0) return;
     const item *it = &j->choices[0].said.list[i];
     own->i_open = -1;
-    if (is_broken_shell(j, it)) return;
-    if (is_shell(j, it)) put_item_event(j, i, false); /* it comes whole */
+    if (is_hidden(j, it)) return;
+    if (comes_whole(j, it)) put_item_event(j, i, false);
     switch (it->kind) {
     case ITEM_REASONING:
         end_reasoning(j, i);
@@ -468,7 +470,7 @@ static void begin_item(job *j, int i) {
     const item *it = &j->choices[0].said.list[i];
     end_item(j);
     own_of(j)->i_open = i;
-    if (!is_shell(j, it)) put_item_event(j, i, false);
+    if (!comes_whole(j, it)) put_item_event(j, i, false);
     if (it->kind != ITEM_TEXT) return;
     open_event(j, "response.content_part.added");
     put_place(j, i);
@@ -481,7 +483,7 @@ static void put_delta(job *j, int i, const gen_event *event) {
     const item *it = &j->choices[0].said.list[i];
     static const char *const types[] = {"response.reasoning_text.delta",
         "response.output_text.delta", "response.function_call_arguments.delta"};
-    if (it->kind == ITEM_CALL && kind_of(j, it) != TOOL_FUNCTION) return; /* comes whole */
+    if (comes_whole(j, it)) return;
     open_event(j, types[it->kind]);
     put_place(j, i);
     if (it->kind != ITEM_CALL) buf_puts(j->out, ",\"content_index\":0");

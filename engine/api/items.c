@@ -75,6 +75,16 @@ item *items_take(items *l, const gen_event *event, bool *is_new) {
     }
 }
 
+bool item_is_whole(const item *it) {
+    json *v = NULL;
+    if (it->kind != ITEM_CALL) return true;
+    if (!it->is_ended || it->is_dropped) return false;
+    if (json_parse(buf_cstr(&it->text), it->text.len, NULL, &v, NULL) != OK) return false;
+    bool is_object = json_is_object(v);
+    json_free(v);
+    return is_object;
+}
+
 int items_calls(const items *l) {
     int n = 0;
     for (int i = 0; i < l->n; i++) {

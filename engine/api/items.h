@@ -31,6 +31,8 @@ void items_release(items *l);
 /* Adds what an event says. Returns the item it belongs to, NULL for events without text; *is_new
  * when the event has begun it. The pointer is good until the next call. */
 item *items_take(items *l, const gen_event *event, bool *is_new);
+/* False for a call that was cut or turned out broken: its text must not be half used. */
+bool item_is_whole(const item *it);
 /* Calls that stand. */
 int items_calls(const items *l);
 /* The texts of all items of a kind joined. */

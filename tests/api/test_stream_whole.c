@@ -1,7 +1,8 @@
 /* What is streamed is what the whole answer says, in chat completions, responses and messages: over
- * all texts of golden/chat/parse-serving.json, cut in two at every byte and into single bytes, and
- * over schema replies behind thinking with a border of tokens at every character. The whole chat
- * answer is compared with the vectors, too. */
+ * all texts of golden/chat/parse-serving.json, cut in two at every byte and into single bytes, over
+ * schema replies behind thinking with a border of tokens at every character, and over forced calls
+ * that the limit of tokens ends at every place. The whole chat answer is compared with the vectors,
+ * too. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,14 @@
 #include "tests/harness/stub_server.h"
 #include "tests/harness/vectors.h"
 #include "tests/harness/wire.h"
+
+#define M "\uFF5CDSML\uFF5C"
+#define WRITE_CALL(path, lines)                                                                    \
+    "<" M " invoke name=\"write\">\n<" M " parameter name=\"path\" string=\"true\">" path "</" M   \
+    " parameter>\n<" M " parameter name=\"lines\" string=\"false\">" lines "</" M                  \
+    " parameter>\n</" M " invoke>\n"
+#define CALLS                                                                                      \
+    "\n\n<" M " calls>\n" WRITE_CALL("a \"b\"\nc", "[1, 22]") WRITE_CALL("", "[]") "</" M " calls>"
 
 enum { CASES_MAX = 128, CALLS_MAX = 12, BYTES_CUT = 0 };
 
@@ -26,11 +35,12 @@ typedef struct said {
 } said;
 
 typedef struct reply_case {
-    const json *source; /* NULL: a schema reply */
+    const json *source; /* NULL: a schema reply or forced calls */
     char id[64];
     buf text;
-    bool thinks;
-    stub_list *cuts; /* [text.len + 1]: 0 single bytes, k in two at k; n 0: no such cut */
+    bool thinks, is_forced;
+    /* [text.len + 1]: 0 single bytes, k in two at k; n 0: no such cut. Forced: 0 the tokens. */
+    stub_list *cuts;
 } reply_case;
 
 typedef struct setting {
@@ -123,6 +133,20 @@ static void add_schema(setting *s, const char *text, bool thinks) {
     cut_tokens(s, c);
 }
 
+/* Calls as the model writes them: all tokens in the place of the first cut. */
+static void add_forced(setting *s, const char *text, bool thinks) {
+    reply_case *c = &s->cases[s->n_cases++];
+    token_list list = {0};
+    (void)snprintf(c->id, sizeof c->id, "forced, %s thinking", thinks ? "with" : "without");
+    buf_puts(&c->text, text);
+    c->thinks = thinks;
+    c->is_forced = true;
+    c->cuts = mem_array(c->text.len + 1, sizeof *c->cuts);
+    encode(s, text, c->text.len, &list);
+    c->cuts[0] = list_of(list.ids, list.len);
+    token_list_release(&list);
+}
+
 /* The user says which case and which cut. */
 static stub_list choose(void *ctx, const int32_t *prompt, int32_t n_prompt) {
     const setting *s = ctx;
@@ -172,6 +196,20 @@ static void put_tools(const setting *s, const reply_case *c, protocol p, buf *ou
     buf_putc(out, ']');
 }
 
+/* Both kinds of values: text that streams, and others that come when they are complete. */
+static void put_forced(protocol p, buf *out) {
+    static const char *const tools[] = {
+        ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"write\",\"parameters\":",
+        ",\"tools\":[{\"name\":\"write\",\"input_schema\":",
+        ",\"tools\":[{\"type\":\"function\",\"name\":\"write\",\"parameters\":"};
+    static const char *const ends[] = {"}}],\"tool_choice\":\"required\"",
+        "}],\"tool_choice\":{\"type\":\"any\"}", "}],\"tool_choice\":\"required\""};
+    buf_printf(out, ",\"temperature\":0%s%s%s", tools[p],
+        "{\"type\":\"object\",\"properties\":{\"path\":{\"type\":\"string\"},"
+        "\"lines\":{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}}}",
+        ends[p]);
+}
+
 static void put_format(protocol p, buf *out) {
     static const char *const heads[] = {
         ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"r\",\"schema\":",
@@ -180,7 +218,13 @@ static void put_format(protocol p, buf *out) {
     buf_printf(out, "%s%s}}", heads[p], schema);
 }
 
-static void make_body(const setting *s, int i, size_t k, protocol p, buf *out) {
+/* limit: 0 for the one that the case has. */
+typedef struct cut {
+    size_t k;
+    int limit;
+} cut;
+
+static void make_body(const setting *s, int i, cut at, protocol p, buf *out) {
     static const char *const thinking[] = {",\"thinking\":true",
         ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":100000}",
         ",\"reasoning\":{\"effort\":\"high\"}"};
@@ -188,11 +232,15 @@ static void make_body(const setting *s, int i, size_t k, protocol p, buf *out) {
     const reply_case *c = &s->cases[i];
     const char *stop = c->source != NULL ? json_str(json_get(c->source, "stop")) : "eos";
     buf_printf(out, "{\"%s\":[{\"role\":\"user\",\"content\":\"@case %d @cut %zu\"}]",
-        p == RESPONSES ? "input" : "messages", i, k);
-    int n = strcmp(stop, "eos") == 0 ? 4000 : (int)c->cuts[k].n;
+        p == RESPONSES ? "input" : "messages", i, at.k);
+    int n = at.limit > 0 ? at.limit : strcmp(stop, "eos") == 0 ? 4000 : (int)c->cuts[at.k].n;
     buf_printf(out, ",\"%s\":%d", limits[p], n);
     if (c->thinks) buf_puts(out, thinking[p]);
-    if (c->source == NULL) put_format(p, out);
+    if (c->is_forced) {
+        put_forced(p, out);
+    } else if (c->source == NULL) {
+        put_format(p, out);
+    }
     if (json_count(json_get(c->source, "tools")) > 0) put_tools(s, c, p, out);
 }
 
@@ -349,7 +397,7 @@ static void (*const whole_readers[])(said *r, const json *answer) = {
 
 /* ---- comparing ---- */
 
-/* A call that cannot be run: a stream has shown it, a whole answer leaves it out. */
+/* A call that cannot be run. */
 static bool is_broken(const buf *arguments) {
     json *v = NULL;
     if (json_parse(buf_cstr(arguments), arguments->len, NULL, &v, NULL) != OK) return true;
@@ -366,13 +414,20 @@ static void print_anew(const buf *arguments, buf *out) {
     json_free(v);
 }
 
+/* PRINT_FIT: without broken calls, which a stream has shown and a whole answer leaves out when they
+ * were badly written (not when they were cut). */
 typedef enum print_how { PRINT_ALL, PRINT_FIT, PRINT_ANEW } print_how;
+
+static print_how how_of(const reply_case *c, protocol p) {
+    if (p == MESSAGES) return PRINT_ANEW;
+    return c->is_forced ? PRINT_ALL : PRINT_FIT;
+}
 
 static void print_said(const said *r, print_how how, buf *out) {
     buf_printf(out, "reasoning '%s' content '%s'", buf_cstr(&r->reasoning), buf_cstr(&r->content));
     for (int i = 0; i < r->n_calls; i++) {
         const buf *arguments = &r->calls[i].arguments;
-        if (how != PRINT_ALL && is_broken(arguments)) continue;
+        if (how == PRINT_FIT && is_broken(arguments)) continue;
         buf_printf(out, " call %s ", buf_cstr(&r->calls[i].name));
         if (how == PRINT_ANEW) {
             print_anew(arguments, out);
@@ -411,11 +466,11 @@ static void compare_golden(setting *s, const reply_case *c, const said *whole) {
     said_release(&want);
 }
 
-static bool read_whole(setting *s, int i, protocol p, said *out) {
+static bool read_whole(setting *s, int i, cut at, protocol p, said *out) {
     buf body = BUF_INIT;
     wire_answer a;
     json *v = NULL;
-    make_body(s, i, s->cases[i].text.len, p, &body);
+    make_body(s, i, at, p, &body);
     buf_putc(&body, '}');
     bool is_fine = ask(s, paths[p], buf_cstr(&body), &a) &&
                    json_parse(buf_cstr(&a.body), a.body.len, NULL, &v, NULL) == OK;
@@ -427,17 +482,18 @@ static bool read_whole(setting *s, int i, protocol p, said *out) {
     return is_fine;
 }
 
-static void compare_cut(setting *s, int i, size_t k, protocol p, const buf *want) {
+static void compare_cut(setting *s, int i, cut at, protocol p, const buf *want) {
     buf body = BUF_INIT, got = BUF_INIT;
     wire_answer a;
     said streamed = {0};
     char id[128];
-    (void)snprintf(id, sizeof id, "%s, %s, cut %zu", paths[p], s->cases[i].id, k);
-    make_body(s, i, k, p, &body);
+    (void)snprintf(
+        id, sizeof id, "%s, %s, cut %zu limit %d", paths[p], s->cases[i].id, at.k, at.limit);
+    make_body(s, i, at, p, &body);
     buf_puts(&body, ",\"stream\":true}");
     if (ask(s, paths[p], buf_cstr(&body), &a) &&
         read_stream(&a.body, event_readers[p], &streamed)) {
-        print_said(&streamed, p == MESSAGES ? PRINT_ANEW : PRINT_FIT, &got);
+        print_said(&streamed, how_of(&s->cases[i], p), &got);
     } else {
         buf_puts(&got, buf_cstr(&a.body));
     }
@@ -453,15 +509,38 @@ static void run_case(setting *s, int i, protocol p) {
     said whole = {0};
     buf want = BUF_INIT;
     if (c->cuts == NULL) return;
-    if (read_whole(s, i, p, &whole)) {
+    if (read_whole(s, i, (cut){.k = c->text.len}, p, &whole)) {
         if (p == CHAT) compare_golden(s, c, &whole);
-        print_said(&whole, p == MESSAGES ? PRINT_ANEW : PRINT_FIT, &want);
+        print_said(&whole, how_of(c, p), &want);
         for (size_t k = 0; k <= c->text.len; k++) {
-            if (c->cuts[k].n > 0) compare_cut(s, i, k, p, &want);
+            if (c->cuts[k].n > 0) compare_cut(s, i, (cut){.k = k}, p, &want);
         }
     }
     said_release(&whole);
     buf_release(&want);
+}
+
+/* No call of a whole messages answer is broken: its input is an object, which could be run. */
+static void check_inputs(setting *s, const said *whole, const char *id) {
+    for (int i = 0; i < whole->n_calls; i++) {
+        if (!is_broken(&whole->calls[i].arguments)) continue;
+        vectors_fail(&s->v, id, "whole input", buf_cstr(&whole->calls[i].arguments));
+    }
+}
+
+static void run_forced(setting *s, int i, protocol p) {
+    const reply_case *c = &s->cases[i];
+    for (int n = 1; n <= c->cuts[0].n + 1; n++) {
+        said whole = {0};
+        buf want = BUF_INIT;
+        if (read_whole(s, i, (cut){.limit = n}, p, &whole)) {
+            if (p == MESSAGES) check_inputs(s, &whole, c->id);
+            print_said(&whole, how_of(c, p), &want);
+            compare_cut(s, i, (cut){.limit = n}, p, &want);
+        }
+        said_release(&whole);
+        buf_release(&want);
+    }
 }
 
 static void release(setting *s) {
@@ -493,6 +572,8 @@ int main(void) {
     add_golden(&s);
     add_schema(&s, "{\"a\": 12, \"b\": \"x \\\" \xE2\x82\xAC y\"}", false);
     add_schema(&s, "Let me \xE2\x82\xAC see.</think>{\"a\": -3, \"b\": \"ok\"}", true);
+    add_forced(&s, CALLS, false);
+    add_forced(&s, "Both files.</think>" CALLS, true);
     stub_server_options o = {.tokenizer = s.tokenizer,
         .script = {.choose = choose,
             .choose_ctx = &s,
@@ -502,7 +583,7 @@ int main(void) {
     stub_server_start(&s.server, &o);
     for (int i = 0; i < s.n_cases; i++) {
         for (protocol p = CHAT; p < N_PROTOCOLS; p++)
-            run_case(&s, i, p);
+            s.cases[i].is_forced ? run_forced(&s, i, p) : run_case(&s, i, p);
     }
     stub_server_stop(&s.server);
     release(&s);
