@@ -1,4 +1,5 @@
-/* Formats as regular expressions over the whole text. */
+/* Formats as regular expressions over the whole text. Runs of digits have no end by the standards;
+ * what a reply writes has one, or a model could fill its limit with zeros. RUN stands for it. */
 #include <string.h>
 
 #include "engine/run/schema_internal.h"
@@ -9,7 +10,13 @@
 #define LEAP_YEAR "(?:[0-9][0-9](?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 #define DATE "(?:[0-9]{4}-(?:" DAYS_31 "|" DAYS_30 "|" DAYS_28 ")|" LEAP_YEAR "-02-29)"
 #define OFFSET "(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
-#define TIME "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]+)?" OFFSET
+#define TIME(RUN) "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]" RUN ")?" OFFSET
+#define DATE_TIME(RUN) DATE "[Tt]" TIME(RUN)
+#define DURATION(RUN)                                                                              \
+    "P(?:[0-9]" RUN "W|(?:[0-9]" RUN "Y(?:[0-9]" RUN "M(?:[0-9]" RUN "D)?)?|[0-9]" RUN             \
+    "M(?:[0-9]" RUN "D)?|[0-9]" RUN "D)(?:T(?:[0-9]" RUN "H(?:[0-9]" RUN "M(?:[0-9]" RUN           \
+    "S)?)?|[0-9]" RUN "M(?:[0-9]" RUN "S)?|[0-9]" RUN "S))?|T(?:[0-9]" RUN "H(?:[0-9]" RUN         \
+    "M(?:[0-9]" RUN "S)?)?|[0-9]" RUN "M(?:[0-9]" RUN "S)?|[0-9]" RUN "S))"
 
 #define OCTET "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 #define IPV4 OCTET "(?:\\." OCTET "){3}"
@@ -37,32 +44,42 @@
 
 #define ESCAPED "%[0-9A-Fa-f]{2}"
 #define PCHAR "(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|" ESCAPED ")"
-#define AUTHORITY                                                                                  \
+#define AUTHORITY(RUN)                                                                             \
     "(?:(?:[A-Za-z0-9._~!$&'()*+,;=:-]|" ESCAPED ")*@)?(?:\\[(?:" IPV6                             \
     "|v[0-9A-Fa-f]+\\.[A-Za-z0-9._~!$&'()*+,;=:-]+)\\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|" ESCAPED     \
-    ")*)(?::[0-9]*)?"
+    ")*)(?::(?:[0-9]" RUN ")?)?"
 #define TAIL "(?:\\?(?:" PCHAR "|[/?])*)?(?:#(?:" PCHAR "|[/?])*)?"
 #define SEGMENTS "(?:/" PCHAR "*)*"
-#define URI                                                                                        \
-    "[A-Za-z][A-Za-z0-9+.-]*:(?://" AUTHORITY SEGMENTS "|/(?:" PCHAR "+" SEGMENTS ")?|" PCHAR      \
-    "+" SEGMENTS "|)" TAIL
-#define RELATIVE                                                                                   \
-    "(?://" AUTHORITY SEGMENTS "|/(?:" PCHAR "+" SEGMENTS                                          \
-    ")?|(?:[A-Za-z0-9._~!$&'()*+,;=@-]|" ESCAPED ")+" SEGMENTS "|)" TAIL
+#define URI(RUN)                                                                                   \
+    "[A-Za-z][A-Za-z0-9+.-]*:(?://" AUTHORITY(RUN) SEGMENTS "|/(?:" PCHAR "+" SEGMENTS ")?|" PCHAR \
+                                                            "+" SEGMENTS "|)" TAIL
+#define RELATIVE(RUN)                                                                              \
+    "(?://" AUTHORITY(RUN) SEGMENTS "|/(?:" PCHAR "+" SEGMENTS                                     \
+                                    ")?|(?:[A-Za-z0-9._~!$&'()*+,;=@-]|" ESCAPED ")+" SEGMENTS     \
+                                    "|)" TAIL
 
-const char *format_pattern(const char *name) {
+#define ENDLESS "+"
+
+const char *format_pattern(const char *name, bool is_written) {
     static const struct {
-        const char *name, *pattern;
-    } formats[] = {{"date-time", DATE "[Tt]" TIME}, {"date", DATE}, {"time", TIME},
-        {"duration",
-            "P(?:[0-9]+W|(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)(?:T(?:"
-            "[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))?|T(?:[0-9]+H(?:[0-9]+M("
-            "?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))"},
-        {"email", EMAIL}, {"hostname", HOSTNAME}, {"ipv4", IPV4}, {"ipv6", IPV6},
-        {"uuid", "[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}"}, {"uri", URI},
-        {"uri-reference", "(?:" URI "|" RELATIVE ")"}, {"json-pointer", "(?:/(?:[^/~]|~[01])*)*"}};
+        const char *name, *written, *all; /* all NULL: the same */
+    } formats[] = {{"date-time", DATE_TIME("{1,9}"), DATE_TIME(ENDLESS)}, {"date", DATE, NULL},
+        {"time", TIME("{1,9}"), TIME(ENDLESS)}, {"duration", DURATION("{1,9}"), DURATION(ENDLESS)},
+        {"email", EMAIL, NULL}, {"hostname", HOSTNAME, NULL}, {"ipv4", IPV4, NULL},
+        {"ipv6", IPV6, NULL},
+        {"uuid", "[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}", NULL},
+        {"uri", URI("{1,5}"), URI(ENDLESS)},
+        {"uri-reference", "(?:" URI("{1,5}") "|" RELATIVE("{1,5}") ")",
+            "(?:" URI(ENDLESS) "|" RELATIVE(ENDLESS) ")"},
+        {"json-pointer", "(?:/(?:[^/~]|~[01])*)*", NULL}};
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
-        if (strcmp(formats[i].name, name) == 0) return formats[i].pattern;
+        if (strcmp(formats[i].name, name) != 0) continue;
+        return is_written || formats[i].all == NULL ? formats[i].written : formats[i].all;
     }
     return NULL;
+}
+
+uint32_t format_length_max(const char *name) {
+    if (strcmp(name, "hostname") == 0) return 253;
+    return strcmp(name, "email") == 0 ? 320 : 0;
 }

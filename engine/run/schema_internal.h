@@ -184,7 +184,7 @@ need *need_one_of(schema_compiler *c, uint32_t n, need *next); /* lists to be fi
 atom *schema_atom(schema_compiler *c, rule_kind kind, const scope *sc);
 /* The parts of one keyword that both directions share. */
 int schema_pattern(schema_compiler *c, uint32_t i, const json *v, const dfa **out);
-int schema_format(schema_compiler *c, uint32_t i, const json *v, const dfa **out);
+int schema_format(schema_compiler *c, uint32_t i, const json *v, bool is_written, const dfa **out);
 /* *side: 0, or 1 / -1 when the number lies above / below everything that can be written. */
 int schema_decimal(schema_compiler *c, uint32_t i, const char *key, wide *out, int *side);
 int schema_count(schema_compiler *c, uint32_t i, const char *key, uint64_t *out);
@@ -207,9 +207,11 @@ const dfa *schema_keep_dfa(schema_compiler *c, dfa *d);
 uint32_t schema_type_mask(const json *v, bool is_nullable, bool *is_integer);
 /* OK, or ERR_LIMIT when the number cannot be counted in units of 10^-18 (*sign: which side). */
 int decimal_parse(const char *text, wide *out, int *sign);
-/* NULL for a format that is only an annotation. */
-const char *format_pattern(const char *name);
-#define FORMAT_HOSTNAME_MAX 253 /* characters; not in the pattern */
+/* NULL for a format that is only an annotation. is_written: what a reply may write; else all texts
+ * of the format, which differ in runs of digits that have no end. */
+const char *format_pattern(const char *name, bool is_written);
+/* Characters at most, which the pattern does not say; 0: no limit. */
+uint32_t format_length_max(const char *name);
 const json *schema_items_prefix(const json *s);
 const json *schema_items_rest(const json *s);
 

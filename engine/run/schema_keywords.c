@@ -134,8 +134,13 @@ static int ask_bound(asking *k, const char *key, bool is_low, bool is_exclusive)
     if (!json_is_number(json_get(k->s, key))) return OK;
     int rc = schema_decimal(k->c, k->i, key, &v, &side);
     if (rc != OK) return rc;
-    if (side != 0) v = side * NUMBER_LIMIT;
-    if (side == (is_low ? -1 : 1)) return OK; /* beyond what can be written anyway */
+    if (side == (is_low ? 1 : -1)) {
+        return schema_fail(k->c, ERR_UNSUPPORTED, k->i, key,
+            "only bounds between -10^18 and 10^18 can be enforced");
+    }
+    /* A bound beyond that on the other side: numbers are kept between, which is within it. */
+    if (side != 0) v = side * (NUMBER_LIMIT - 1);
+    if (side != 0) is_exclusive = false;
     atom *a = schema_atom(k->c, is_low ? RULE_LOW : RULE_HIGH, NULL);
     a->v = is_low ? v + is_exclusive : v - is_exclusive;
     ask(k, a);
@@ -202,11 +207,12 @@ static int ask_text(asking *k) {
         ask(k, a);
     }
     if (format != NULL) {
-        rc = schema_format(k->c, k->i, format, &d);
+        rc = schema_format(k->c, k->i, format, true, &d);
         if (rc != OK || d == NULL) return rc;
-        if (strcmp(json_str(format), "hostname") == 0) {
+        uint32_t most = format_length_max(json_str(format));
+        if (most > 0) {
             atom *length = schema_atom(k->c, RULE_MAX_LENGTH, NULL);
-            length->n = FORMAT_HOSTNAME_MAX;
+            length->n = most;
             ask(k, length);
         }
         atom *a = schema_atom(k->c, RULE_TEXT, NULL);

@@ -78,7 +78,7 @@ static int break_bound(breaking *b, const char *key, bool is_low, bool is_exclus
     if (!json_is_number(json_get(b->s, key))) return OK;
     int rc = schema_decimal(b->c, b->i, key, &v, &side);
     if (rc != OK) return rc;
-    if (side != 0) v = side * NUMBER_LIMIT;
+    if (side != 0) v = side * NUMBER_LIMIT; /* further than any number that can be written */
     atom *a = schema_atom(b->c, is_low ? RULE_HIGH : RULE_LOW, NULL);
     a->v = is_exclusive ? v : is_low ? v - 1 : v + 1;
     way(b, need_types(b->c, T_NUMBER, need_atom(b->c, a, NULL)));
@@ -133,11 +133,12 @@ static int break_text(breaking *b) {
         const dfa *d = NULL;
         int rc = OK;
         if (i == 0 && pattern != NULL) rc = schema_pattern(b->c, b->i, pattern, &d);
-        if (i == 1 && format != NULL) rc = schema_format(b->c, b->i, format, &d);
+        if (i == 1 && format != NULL) rc = schema_format(b->c, b->i, format, false, &d);
         if (rc != OK) return rc;
         if (d == NULL) continue;
-        if (i == 1 && strcmp(json_str(format), "hostname") == 0) {
-            need *longer = count_need(b, RULE_MIN_LENGTH, FORMAT_HOSTNAME_MAX + 1, NULL);
+        uint32_t most = i == 1 ? format_length_max(json_str(format)) : 0;
+        if (most > 0) {
+            need *longer = count_need(b, RULE_MIN_LENGTH, most + 1, NULL);
             way(b, need_types(b->c, T_STRING, longer));
         }
         atom *a = schema_atom(b->c, RULE_TEXT, NULL);

@@ -135,16 +135,18 @@ int schema_pattern(schema_compiler *c, uint32_t i, const json *v, const dfa **ou
     return OK;
 }
 
-int schema_format(schema_compiler *c, uint32_t i, const json *v, const dfa **out) {
-    const char *pattern = format_pattern(json_str(v));
-    schema_cached *known = schema_cache(c, v);
+int schema_format(schema_compiler *c, uint32_t i, const json *v, bool is_written, const dfa **out) {
+    const char *pattern = format_pattern(json_str(v), is_written);
     *out = NULL;
     if (pattern == NULL) return OK;
-    if (known->d == NULL) {
+    schema_cached *known = is_written ? schema_cache(c, v) : NULL;
+    if (known == NULL || known->d == NULL) {
         dfa *d;
         int rc = dfa_from_regex(pattern, strlen(pattern), REGEX_WHOLE, &d, c->e);
         if (rc != OK) return schema_fail(c, ERR_INTERNAL, i, "format", "its pattern is damaged");
-        known->d = schema_keep_dfa(c, d);
+        *out = schema_keep_dfa(c, d);
+        if (known != NULL) known->d = *out;
+        return OK;
     }
     *out = known->d;
     return OK;
