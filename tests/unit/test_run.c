@@ -17,7 +17,6 @@
 #include "engine/run/pages.h"
 #include "engine/run/planner.h"
 #include "engine/run/run.h"
-#include "engine/run/think_guide.h"
 
 /* A model whose next-token scores are a function of all tokens before it: any mistake in positions,
  * pages, rollback or mixing changes what comes out. */
@@ -449,16 +448,40 @@ static void sizes_are_checked(void **state) {
     mem_free(t);
 }
 
-static void the_thinking_budget_forces_the_close(void **state) {
+/* A guide that forces one token at one place. */
+typedef struct force_guide {
+    int32_t token;
+    int left; /* tokens before it; < 0: it has come */
+} force_guide;
+
+static int force_before(void *ctx, run_guide_view *view) {
+    const force_guide *g = ctx;
+    if (g->left == 0) view->forced = g->token;
+    return OK;
+}
+
+static void force_after(void *ctx, int32_t token) {
+    force_guide *g = ctx;
+    (void)token;
+    if (g->left >= 0) g->left--;
+}
+
+static run_guide force_guide_new(int32_t token, int at) {
+    force_guide *g = mem_alloc(sizeof *g);
+    *g = (force_guide){token, at};
+    return (run_guide){.ctx = g, .before = force_before, .after = force_after, .release = mem_free};
+}
+
+static void a_guide_forces_a_token(void **state) {
     (void)state;
     toy *t = toy_new(2, 64, true);
     run_options o = {.source = &t->source};
     run *r;
     assert_int_equal(run_open(&o, &r, NULL), OK);
-    for (int budget = 0; budget < 9; budget += 4) {
+    for (int place = 0; place < 9; place += 4) {
         job j = make_job(3);
         ticket *k;
-        run_guide guide = think_guide_new(60, budget);
+        run_guide guide = force_guide_new(60, place);
         run_request q = {
             .prompt = j.prompt, .n_prompt = j.n_prompt, .max_tokens = 30, .guide = &guide};
         sample_params_init(&q.sampling);
@@ -470,7 +493,7 @@ static void the_thinking_budget_forces_the_close(void **state) {
         text got = collect(k);
         assert_int_equal(got.n, 30);
         for (int i = 0; i < got.n; i++) {
-            assert_int_equal(got.tokens[i] == 60, i == budget);
+            assert_int_equal(got.tokens[i] == 60, i == place);
         }
         ticket_free(k);
     }
@@ -706,7 +729,7 @@ int main(void) {
         cmocka_unit_test(cancel_frees_slot_and_pages),
         cmocka_unit_test(a_full_queue_refuses_and_a_slow_reader_loses_nothing),
         cmocka_unit_test(sizes_are_checked),
-        cmocka_unit_test(the_thinking_budget_forces_the_close),
+        cmocka_unit_test(a_guide_forces_a_token),
         cmocka_unit_test(close_ends_what_runs),
         cmocka_unit_test(plans_serve_short_prompts_and_starve_nobody),
         cmocka_unit_test(costs_steer_slices_and_drafts),
