@@ -15,7 +15,9 @@
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/base/privilege.h"
 #include "engine/base/rand.h"
+#include "engine/base/secret.h"
 #include "engine/base/str.h"
 
 #define KEEP_ALIVE_MS_DEFAULT 5000
@@ -56,6 +58,7 @@ static void free_parts(api *a) {
         explicit_bzero(a->certificate_key.data, a->certificate_key.cap);
     }
     buf_release(&a->certificate_key);
+    if (a->holds_secret) secret_drop();
     mem_free(a);
 }
 
@@ -63,6 +66,8 @@ static int read_certificate(api *a, err *e) {
     const api_options *o = &a->options;
     a->certificate = a->certificate_key = (buf)BUF_MAX(TLS_FILE_MAX_BYTES);
     if (o->certificate_path == NULL && o->certificate_key_path == NULL) return OK;
+    secret_hold();
+    a->holds_secret = true;
     return tls_files_read(&(tls_files){o->certificate_path, o->certificate_key_path},
         &a->certificate, &a->certificate_key, e);
 }
@@ -90,7 +95,8 @@ int api_open(const api_options *options, int listen_fd, api **out, err *e) {
     a->constraints = constraint_store_new();
     a->replies = replies_new();
     int rc = request_log_open(options->request_log_path, &a->requests, e);
-    if (rc == OK && options->keys_path != NULL) rc = keys_open(options->keys_path, &a->keys, e);
+    if (rc == OK && options->keys_path != NULL)
+        rc = keys_open(options->keys_path, options->may_keys_come, &a->keys, e);
     if (rc == OK) rc = read_certificate(a, e);
     if (rc != OK) {
         close(listen_fd);
@@ -159,7 +165,9 @@ static int check_address(const api *a, const char *address, const char *confirme
         return err_set(e, ERR_ARG, "'%s' is not an IPv4 address; use 127.0.0.1", address);
     }
     if (ntohl(in.s_addr) >> 24 == 127) return OK;
-    if (a->keys == NULL) {
+    int rc = privilege_refuse_root("an endpoint for other machines", e);
+    if (rc != OK) return rc;
+    if (a->keys == NULL || !keys_count(a->keys)) {
         return err_set(e, ERR_AUTH,
             "%s is not a loopback address; only 127.0.0.1 is served without a key file", address);
     }

@@ -66,6 +66,7 @@ typedef struct api_options {
     size_t max_body_bytes;    /* 0: API_BODY_MAX_BYTES */
     int32_t max_connections;  /* 0: 512 */
     const char *keys_path;    /* key file of the TCP endpoint; NULL: open on loopback */
+    bool may_keys_come;       /* it counts once it is there; until then as without one */
     const char *cors_origins; /* separated by commas, "*" for any; NULL: off */
     bool opens_metrics;       /* /metrics without a key */
     const char *certificate_path, *certificate_key_path; /* TLS of the endpoint; NULL: plain */

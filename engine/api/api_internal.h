@@ -36,6 +36,7 @@ struct api {
     struct constraint_store *constraints;
     struct replies *replies;
     buf certificate, certificate_key; /* PEM texts; empty: no TLS */
+    bool holds_secret;                /* secret.h, for the key of TLS */
 };
 
 /* The bytes of a token; *is_literal when markers in them must be recognised by their text. */
@@ -52,6 +53,8 @@ int api_check_window(
 
 /* Finds the route of q and runs it; answers 404 and 405 itself. */
 void api_dispatch(http_request *q);
+/* Sets the name of the route and the shape of errors by the path alone. */
+void api_name_route(http_request *q);
 /* Decides by the head alone whether a request may come in; sets the route's name and the shape of
  * its errors. */
 int api_admit(http_request *q, api_error *e);

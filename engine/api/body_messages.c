@@ -60,12 +60,17 @@ static int put_part(writer *t, const json *block) {
         "blocks may be text, image, document, tool_use, tool_result, thinking or redacted_thinking");
 }
 
+static void from_here(writer *t) {
+    body_message_from(&t->b, (body_place){t->b.i_item, -1, ".content"});
+}
+
 static int put_result(writer *t, const json *block) {
     const json *content = field_get(block, "content");
     const json *id = json_get(block, "tool_use_id");
     int rc = OK;
     if (!json_is_string(id))
         return body_refuse(&t->b, ".content", "a tool_result has no tool_use_id");
+    from_here(t);
     json_w_object(&t->b.w);
     json_w_kstr(&t->b.w, "role", "tool");
     json_w_key(&t->b.w, "tool_call_id");
@@ -108,6 +113,7 @@ static int put_user_blocks(writer *t, const char *role, const json *content) {
             rc = put_result(t, block);
         } else {
             if (!is_open) {
+                from_here(t);
                 json_w_object(&t->b.w);
                 json_w_kstr(&t->b.w, "role", role);
                 json_w_key(&t->b.w, "content");
@@ -182,6 +188,7 @@ static int look_at_assistant(writer *t, const json *content, assistant_parts *a)
 static int put_assistant(writer *t, const json *content) {
     assistant_parts a = {.thinking = BUF_INIT};
     int rc = look_at_assistant(t, content, &a);
+    from_here(t);
     json_w_object(&t->b.w);
     json_w_kstr(&t->b.w, "role", "assistant");
     if (a.thinking.len > 0) {
@@ -220,6 +227,7 @@ static int put_message(writer *t, const json *message) {
     if (!json_is_string(content)) {
         return body_refuse(&t->b, ".content", "content must be text or a list of blocks");
     }
+    from_here(t);
     body_message(&t->b.w, role, content);
     return OK;
 }
@@ -230,6 +238,7 @@ static int put_system(writer *t, const json *system) {
     if (!json_is_string(system) && !json_is_array(system)) {
         return api_bad(t->b.e, "system", NULL, "system must be text or a list of text blocks");
     }
+    body_message_from(&t->b, (body_place){-1, -1, "system"});
     json_w_object(&t->b.w);
     json_w_kstr(&t->b.w, "role", "system");
     json_w_key(&t->b.w, "content");
@@ -314,6 +323,7 @@ static int put_tools(writer *t, const json *tools, int *n_offered) {
             snprintf(param, sizeof param, "tools[%d].input_schema", i);
             if (!json_is_object(schema))
                 return api_bad(t->b.e, param, NULL, "%s must be a JSON schema", param);
+            body_tool_from(&t->b, (body_place){i, -1, NULL});
             put_tool(t, tool);
             (*n_offered)++;
         }
@@ -368,7 +378,7 @@ static int put_thinking(writer *t, const json *body) {
             return api_bad(t->b.e, "thinking.type", NULL,
                 "thinking.type must be enabled, adaptive or disabled");
         }
-        int rc = field_int(thinking, "budget_tokens", (int_range){1, INT32_MAX}, &budget, t->b.e);
+        int rc = field_int(thinking, "budget_tokens", (int_range){1, INT64_MAX}, &budget, t->b.e);
         if (rc != OK) return rc;
         json_w_kbool(&t->b.w, "thinking", is_on);
         if (is_on && budget > 0) json_w_ki64(&t->b.w, "thinking_budget", budget);
@@ -389,7 +399,7 @@ static int put_fields(writer *t, const json *body) {
     static const char *const same[] = {
         "model", "stream", "temperature", "top_p", "top_k", "seed", "cache_salt", "priority"};
     int64_t limit = 0;
-    int rc = field_int(body, "max_tokens", (int_range){1, INT32_MAX}, &limit, t->b.e);
+    int rc = field_int(body, "max_tokens", (int_range){1, INT64_MAX}, &limit, t->b.e);
     if (rc != OK) return rc;
     if (limit == 0 && t->o->needs_limit) {
         return api_bad(t->b.e, "max_tokens", NULL, "max_tokens is missing");
@@ -407,10 +417,19 @@ static int put_fields(writer *t, const json *body) {
     return OK;
 }
 
-int messages_to_chat(const json *body, const messages_options *o, json **out, api_error *e) {
+int messages_to_chat(
+    const json *body, const messages_options *o, body_places *places, json **out, api_error *e) {
+    static const char *fields[][2] = {{"stop", "stop_sequences"},
+        {"reasoning_effort", "output_config.effort"}, {"thinking_budget", "thinking.budget_tokens"},
+        {"response_format.json_schema.schema", "output_config.format.schema"},
+        {"response_format", "output_config.format"}};
+    static const body_words words = {.list = "messages",
+        .schema = "input_schema",
+        .fields = fields,
+        .n_fields = sizeof fields / sizeof fields[0]};
     writer t = {.o = o};
     int n_offered = 0;
-    body_begin(&t.b, "messages", e);
+    body_begin(&t.b, &words, places, e);
     int rc = put_fields(&t, body);
     if (rc == OK) rc = put_messages(&t, body);
     if (rc == OK) rc = put_tools(&t, field_get(body, "tools"), &n_offered);

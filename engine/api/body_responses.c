@@ -10,6 +10,7 @@
 /* The assistant's items between two others are one message; it is collected here. */
 typedef struct turn {
     bool is_open;
+    int i_first;          /* of the items */
     buf reasoning, calls; /* calls: JSON objects, comma separated */
     buf parts;            /* content parts, comma separated */
 } turn;
@@ -26,9 +27,15 @@ static bool is_str(const json *v, const char *text) {
     return s != NULL && strcmp(s, text) == 0;
 }
 
+static void open_turn(writer *t) {
+    if (!t->turn.is_open) t->turn.i_first = t->b.i_item;
+    t->turn.is_open = true;
+}
+
 static void flush_turn(writer *t) {
     turn *a = &t->turn;
     if (!a->is_open) return;
+    body_message_from(&t->b, (body_place){a->i_first, -1, ".content"});
     json_w_object(&t->b.w);
     json_w_kstr(&t->b.w, "role", "assistant");
     json_w_key(&t->b.w, "content");
@@ -91,11 +98,12 @@ static int put_message(writer *t, const json *item) {
         return body_refuse(&t->b, ".content", "content must be text or a list of parts");
     }
     if (strcmp(role, "assistant") == 0) {
-        t->turn.is_open = true;
+        open_turn(t);
         add_parts(content, &t->turn.parts);
         return OK;
     }
     flush_turn(t);
+    body_message_from(&t->b, (body_place){t->b.i_item, -1, ".content"});
     json_w_object(&t->b.w);
     json_w_kstr(&t->b.w, "role", role);
     json_w_key(&t->b.w, "content");
@@ -143,7 +151,7 @@ static void add_secret(const char *text, buf *out) {
 
 static int put_reasoning(writer *t, const json *item) {
     buf text = BUF_INIT;
-    t->turn.is_open = true;
+    open_turn(t);
     if (!add_texts(json_get(item, "content"), &text)) {
         add_secret(json_str(json_get(item, "encrypted_content")), &text);
         if (text.len == 0) add_texts(json_get(item, "summary"), &text);
@@ -158,7 +166,7 @@ static int put_reasoning(writer *t, const json *item) {
 /* ---- calls and results ---- */
 
 static void begin_call(writer *t, json_w *w, const json *id, const char *name) {
-    t->turn.is_open = true;
+    open_turn(t);
     if (t->turn.calls.len > 0) buf_putc(&t->turn.calls, ',');
     json_w_begin(w, &t->turn.calls);
     json_w_object(w);
@@ -242,6 +250,7 @@ static int put_result(writer *t, const json *item) {
     if (!has_call(t, id))
         return body_refuse(&t->b, ".call_id", "no call of this id is in the input");
     flush_turn(t);
+    body_message_from(&t->b, (body_place){t->b.i_item, -1, ".output"});
     json_w_object(&t->b.w);
     json_w_kstr(&t->b.w, "role", "tool");
     json_w_kstr(&t->b.w, "tool_call_id", id);
@@ -293,8 +302,12 @@ static int put_input(writer *t, const json *body) {
     t->input = field_get(body, "input");
     json_w_key(&t->b.w, "messages");
     json_w_array(&t->b.w);
-    if (instructions != NULL) body_message(&t->b.w, "system", instructions);
+    if (instructions != NULL) {
+        body_message_from(&t->b, (body_place){-1, -1, "instructions"});
+        body_message(&t->b.w, "system", instructions);
+    }
     if (json_is_string(t->input)) {
+        body_message_from(&t->b, (body_place){-1, -1, "input"});
         body_message(&t->b.w, "user", t->input);
     } else if (json_is_array(t->input) && json_count(t->input) > 0) {
         JSON_EACH(item, t->input) {
@@ -371,25 +384,6 @@ static void put_shell(writer *t) {
     json_w_raw(&t->b.w, tool, sizeof tool - 1);
 }
 
-static int put_tools(writer *t, const json *tools) {
-    if (tools == NULL) return OK;
-    if (!json_is_array(tools)) return api_bad(t->b.e, "tools", NULL, "tools must be a list");
-    json_w_key(&t->b.w, "tools");
-    json_w_array(&t->b.w);
-    JSON_EACH(tool, tools) {
-        const json *type = json_get(tool, "type");
-        if (is_str(type, "function")) put_function(t, tool, NULL);
-        if (is_str(type, "custom")) put_custom(t, tool);
-        if (is_str(type, "local_shell")) put_shell(t);
-        if (!is_str(type, "namespace")) continue;
-        JSON_EACH(inner, json_get(tool, "tools")) {
-            put_function(t, inner, tool);
-        }
-    }
-    json_w_close(&t->b.w);
-    return OK;
-}
-
 static bool is_offered(const json *tool) {
     static const char *const types[] = {"function", "custom", "local_shell", "namespace"};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -398,8 +392,54 @@ static bool is_offered(const json *tool) {
     return false;
 }
 
+static void put_group(writer *t, const json *group, int i_group) {
+    int i = 0;
+    JSON_EACH(inner, json_get(group, "tools")) {
+        body_tool_from(&t->b, (body_place){i_group, i++, NULL});
+        put_function(t, inner, group);
+    }
+}
+
+static int put_tools(writer *t, const json *tools) {
+    int i = 0;
+    if (tools == NULL) return OK;
+    if (!json_is_array(tools)) return api_bad(t->b.e, "tools", NULL, "tools must be a list");
+    json_w_key(&t->b.w, "tools");
+    json_w_array(&t->b.w);
+    JSON_EACH(tool, tools) {
+        const json *type = json_get(tool, "type");
+        if (is_offered(tool) && !is_str(type, "namespace"))
+            body_tool_from(&t->b, (body_place){i, -1, NULL});
+        if (is_str(type, "function")) put_function(t, tool, NULL);
+        if (is_str(type, "custom")) put_custom(t, tool);
+        if (is_str(type, "local_shell")) put_shell(t);
+        if (is_str(type, "namespace")) put_group(t, tool, i);
+        i++;
+    }
+    json_w_close(&t->b.w);
+    return OK;
+}
+
+/* What a format of a custom tool, and a field that only another server could follow, came to. */
 void responses_warn(const json *body, char warning[WARNING_CAP]) {
+    static const char *const left_out[] = {"prompt", "max_tool_calls"};
     warning_tools(warning, field_get(body, "tools"), is_offered);
+    JSON_EACH(tool, field_get(body, "tools")) {
+        const char *name = json_str(json_get(tool, "name"));
+        const json *format = field_get(tool, "format");
+        if (!body_type_is(tool, "custom") || format == NULL || body_type_is(format, "text"))
+            continue;
+        warning_add(warning, "the format of tool %.60s is told to the model, not enforced",
+            name != NULL ? name : "");
+    }
+    if (json_is_true(json_get(body, "background")))
+        warning_add(warning, "background is not offered here: this answer is waited for");
+    if (is_str(json_get(body, "truncation"), "auto"))
+        warning_add(warning, "truncation is not offered here");
+    for (size_t i = 0; i < sizeof left_out / sizeof left_out[0]; i++) {
+        if (field_get(body, left_out[i]) != NULL)
+            warning_add(warning, "%s is not offered here", left_out[i]);
+    }
 }
 
 tool_kind responses_tool_kind(const json *body, const char *name) {
@@ -434,7 +474,7 @@ static int put_fields(writer *t, const json *body) {
         "tool_choice", "parallel_tool_calls", "prompt_cache_key", "seed", "thinking_budget",
         "thinking", "priority", "cache_salt"};
     int64_t limit = 0;
-    int rc = field_int(body, "max_output_tokens", (int_range){1, INT32_MAX}, &limit, t->b.e);
+    int rc = field_int(body, "max_output_tokens", (int_range){1, INT64_MAX}, &limit, t->b.e);
     if (rc != OK) return rc;
     if (limit > 0) json_w_ki64(&t->b.w, "max_tokens", limit);
     body_copy(&t->b.w, body, same, sizeof same / sizeof same[0]);
@@ -461,10 +501,19 @@ static int refuse_stored(const json *body, api_error *e) {
     return OK;
 }
 
-int responses_to_chat(const json *body, const known_calls *known, json **out, api_error *e) {
+int responses_to_chat(
+    const json *body, const known_calls *known, body_places *places, json **out, api_error *e) {
+    static const char *fields[][2] = {{"max_tokens", "max_output_tokens"},
+        {"reasoning_effort", "reasoning.effort"},
+        {"response_format.json_schema.schema", "text.format.schema"},
+        {"response_format", "text.format"}, {"response_format.type", "text.format.type"}};
+    static const body_words words = {.list = "input",
+        .schema = "parameters",
+        .fields = fields,
+        .n_fields = sizeof fields / sizeof fields[0]};
     writer t = {.known = known};
     t.turn.reasoning = t.turn.calls = t.turn.parts = (buf)BUF_MAX((size_t)128 << 20);
-    body_begin(&t.b, "input", e);
+    body_begin(&t.b, &words, places, e);
     int rc = refuse_stored(body, e);
     if (rc == OK) rc = put_fields(&t, body);
     if (rc == OK) rc = put_input(&t, body);

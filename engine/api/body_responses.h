@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "engine/api/api_error.h"
+#include "engine/api/body_write.h"
 #include "engine/api/warning.h"
 #include "engine/base/json.h"
 
@@ -14,10 +14,12 @@ typedef struct known_calls {
     void *ctx;
 } known_calls;
 
-/* The caller frees *out. On failure e names the place in the body that was sent. */
-int responses_to_chat(const json *body, const known_calls *known, json **out, api_error *e);
+/* The caller frees *out and releases *places, which say where its parts stood. On failure e names the
+ * place in the body that was sent. */
+int responses_to_chat(
+    const json *body, const known_calls *known, body_places *places, json **out, api_error *e);
 
-/* Names the tools that are not offered. */
+/* Names what is left out: tools that are not offered, formats that are not enforced. */
 void responses_warn(const json *body, char warning[WARNING_CAP]);
 
 /* Kind of the tool that a call names, by the tools of the body. */

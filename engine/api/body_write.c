@@ -1,15 +1,115 @@
 #include "engine/api/body_write.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/api/fields.h"
+#include "engine/base/mem.h"
+#include "engine/base/str.h"
 
 #define BODY_MAX_BYTES ((size_t)256 << 20)
 
-void body_begin(body_writer *b, const char *list, api_error *e) {
+void body_places_release(body_places *p) {
+    mem_free(p->messages);
+    mem_free(p->tools);
+    *p = (body_places){0};
+}
+
+static void add_place(body_place **list, int *n, int *cap, body_place from) {
+    if (*n == *cap) {
+        *cap = *cap > 0 ? *cap * 2 : 16;
+        *list = mem_realloc(*list, (size_t)*cap * sizeof **list);
+    }
+    (*list)[(*n)++] = from;
+}
+
+void body_message_from(body_writer *b, body_place from) {
+    body_places *p = b->places;
+    add_place(&p->messages, &p->n_messages, &p->cap_messages, from);
+}
+
+void body_tool_from(body_writer *b, body_place from) {
+    body_places *p = b->places;
+    add_place(&p->tools, &p->n_tools, &p->cap_tools, from);
+}
+
+/* NAME[i]REST: i and REST. */
+static bool read_index(const char *param, const char *name, long *i, const char **rest) {
+    size_t n = strlen(name);
+    char *end = NULL;
+    if (strncmp(param, name, n) != 0 || param[n] != '[') return false;
+    *i = strtol(param + n + 1, &end, 10);
+    if (*end != ']') return false;
+    *rest = end + 1;
+    return true;
+}
+
+static void rename_message(const body_places *p, const body_place *at, const char *rest, buf *out) {
+    if (at->outer < 0) {
+        buf_puts(out, at->content);
+        return;
+    }
+    buf_printf(out, "%s[%d]", p->words->list, at->outer);
+    if (str_starts(rest, ".content")) {
+        buf_printf(out, "%s%s", at->content, rest + strlen(".content"));
+    } else if (strcmp(rest, ".role") == 0) {
+        buf_puts(out, rest);
+    }
+}
+
+static void rename_tool(const body_places *p, const body_place *at, const char *rest, buf *out) {
+    static const char function[] = ".function", schema[] = ".parameters";
+    buf_printf(out, "tools[%d]", at->outer);
+    if (at->inner >= 0) buf_printf(out, ".tools[%d]", at->inner);
+    if (str_starts(rest, function)) rest += sizeof function - 1;
+    if (str_starts(rest, schema)) {
+        buf_printf(out, ".%s", p->words->schema);
+        rest += sizeof schema - 1;
+    }
+    buf_puts(out, rest);
+}
+
+/* Nothing is written when the parameter has the same name in both. */
+static void rename_param(const body_places *p, const char *param, buf *out) {
+    const char *rest = NULL;
+    long i = 0;
+    if (read_index(param, "messages", &i, &rest)) {
+        if (i >= 0 && i < p->n_messages) rename_message(p, &p->messages[i], rest, out);
+        return;
+    }
+    if (read_index(param, "tools", &i, &rest)) {
+        if (i >= 0 && i < p->n_tools) rename_tool(p, &p->tools[i], rest, out);
+        return;
+    }
+    for (size_t k = 0; k < p->words->n_fields; k++) {
+        if (strcmp(param, p->words->fields[k][0]) == 0) buf_puts(out, p->words->fields[k][1]);
+    }
+    if (out->len == 0 && strcmp(param, "messages") == 0) buf_puts(out, p->words->list);
+}
+
+void body_places_rename(const body_places *p, api_error *e) {
+    buf name = BUF_INIT, text = BUF_INIT;
+    if (p->words == NULL || e->param[0] == '\0') return;
+    rename_param(p, e->param, &name);
+    if (name.len > 0) {
+        const char *at = strstr(e->message, e->param);
+        if (at != NULL) {
+            buf_append(&text, e->message, (size_t)(at - e->message));
+            buf_puts(&text, buf_cstr(&name));
+            buf_puts(&text, at + strlen(e->param));
+            str_copy(e->message, sizeof e->message, buf_cstr(&text));
+        }
+        str_copy(e->param, sizeof e->param, buf_cstr(&name));
+    }
+    buf_release(&name);
+    buf_release(&text);
+}
+
+void body_begin(body_writer *b, const body_words *words, body_places *places, api_error *e) {
     b->text = (buf)BUF_MAX(BODY_MAX_BYTES);
-    b->list = list;
+    b->places = places;
+    places->words = words;
     b->i_item = 0;
     b->e = e;
     json_w_begin(&b->w, &b->text);
@@ -30,7 +130,7 @@ void body_drop(body_writer *b) {
 
 int body_refuse(body_writer *b, const char *what, const char *why) {
     char param[64];
-    snprintf(param, sizeof param, "%s[%d]%s", b->list, b->i_item, what);
+    snprintf(param, sizeof param, "%s[%d]%s", b->places->words->list, b->i_item, what);
     return api_bad(b->e, param, NULL, "%s: %s", param, why);
 }
 

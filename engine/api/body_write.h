@@ -8,16 +8,45 @@
 #include "engine/api/api_error.h"
 #include "engine/base/json.h"
 
+/* What a protocol calls the things of a chat body. */
+typedef struct body_words {
+    const char *list;   /* messages */
+    const char *schema; /* the schema of a tool */
+    const char *(*fields)[2];
+    size_t n_fields;
+} body_words;
+
+/* Where something of the chat body stood in the one that was sent. */
+typedef struct body_place {
+    int outer;           /* place in the list; -1: a field of its own */
+    int inner;           /* of a tool in a group; -1: none */
+    const char *content; /* of a message: what became its content, or the field; a literal */
+} body_place;
+
+/* For refusals of the chat body, which must name what the client sent. {0} is empty;
+ * body_places_release. */
+typedef struct body_places {
+    const body_words *words; /* NULL: nothing was translated */
+    body_place *messages, *tools;
+    int n_messages, n_tools, cap_messages, cap_tools;
+} body_places;
+void body_places_release(body_places *p);
+/* Turns the parameter of a refusal, and its name in the message, into the client's. */
+void body_places_rename(const body_places *p, api_error *e);
+
 typedef struct body_writer {
     json_w w;
     buf text; /* owned; what w writes */
     api_error *e;
-    const char *list; /* name of the list that is read: "messages", "input" */
-    int i_item;       /* place in it */
+    body_places *places; /* borrowed; filled */
+    int i_item;          /* place in the list of messages that is read */
 } body_writer;
 
 /* Begins the object. body_finish or body_drop ends the writer. */
-void body_begin(body_writer *b, const char *list, api_error *e);
+void body_begin(body_writer *b, const body_words *words, body_places *places, api_error *e);
+/* The next message, or tool, of the chat body came from here. */
+void body_message_from(body_writer *b, body_place from);
+void body_tool_from(body_writer *b, body_place from);
 /* Ends the object and parses it: the caller frees *out. */
 int body_finish(body_writer *b, json **out);
 void body_drop(body_writer *b);

@@ -25,29 +25,49 @@ static const char *number_text(const json *v) {
     return json_is_number(v) ? json_number_text(v) : json_str(v);
 }
 
+/* Reads an integer; 16.0 and 1e3 are whole numbers as well. ERR_FORMAT: it is none. ERR_LIMIT: it is
+ * one, and *out is the end of the range on its side. */
+static int whole_number(const char *text, int64_t *out) {
+    double real = 0.0;
+    int rc = parse_i64(text, out);
+    if (rc == OK) return OK;
+    if (rc == ERR_FORMAT) {
+        rc = parse_double(text, &real);
+        if (rc == ERR_FORMAT || (rc == OK && real != floor(real))) return ERR_FORMAT;
+        if (rc == OK && fabs(real) < 9.2e18) {
+            *out = (int64_t)real;
+            return OK;
+        }
+    }
+    *out = text[0] == '-' ? INT64_MIN : INT64_MAX;
+    return ERR_LIMIT;
+}
+
+/* A range without an end of its own is told by the bound that was passed. */
+static int out_of_range(api_error *e, const char *key, int_range range, const char *text) {
+    if (range.max < INT32_MAX) {
+        return api_bad(e, key, NULL, "%s is %.40s; it must be from %lld to %lld", key, text,
+            (long long)range.min, (long long)range.max);
+    }
+    int64_t value = 0;
+    (void)whole_number(text, &value);
+    bool is_low = value < range.min || value == INT64_MIN;
+    return api_bad(e, key, NULL, "%s is %.40s; it must be at %s %lld", key, text,
+        is_low ? "least" : "most", (long long)(is_low ? range.min : range.max));
+}
+
 int field_int(const json *object, const char *key, int_range range, int64_t *out, api_error *e) {
     const json *v = field_get(object, key);
     int64_t value = 0;
-    double real = 0.0;
     if (v == NULL) return OK;
     const char *text = number_text(v);
     if (text == NULL) return wrong_type(e, key, "an integer", v);
-    int rc = parse_i64(text, &value);
-    if (rc == ERR_FORMAT && parse_double(text, &real) == OK && real == floor(real) &&
-        fabs(real) < 9e15) {
-        value = (int64_t)real; /* 16.0 and 1e3 are whole numbers as well */
-        rc = OK;
-    }
+    int rc = whole_number(text, &value);
     if (rc == ERR_FORMAT) {
         return api_bad(e, key, NULL, "%s must be an integer, not %.40s", key, text);
     }
     if (rc != OK || value < range.min || value > range.max) {
-        if (range.max == INT64_MAX || range.max == INT32_MAX) {
-            return api_bad(e, key, NULL, "%s is %.40s; it must be at least %lld", key, text,
-                (long long)range.min);
-        }
-        return api_bad(e, key, NULL, "%s is %.40s; it must be from %lld to %lld", key, text,
-            (long long)range.min, (long long)range.max);
+        return out_of_range(e, key, range, text);
     }
     *out = value;
     return OK;

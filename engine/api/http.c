@@ -17,6 +17,9 @@
 #define STREAM_BLOCK_BYTES ((size_t)16 << 10)
 /* How often a waiting route looks whether the server closes. */
 #define CLOSING_LOOK_MS 200
+/* A refused client is read for so long and so much, so that it can take its answer. */
+#define LINGER_MS 1000
+#define LINGER_BYTES ((size_t)64 << 10)
 
 const char *http_header(const http_request *q, const char *name) {
     return MHD_lookup_connection_value(q->connection, MHD_HEADER_KIND, name);
@@ -124,6 +127,50 @@ void http_fail(http_request *q, const api_error *e) {
         MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
     }
     answer(q, api_error_status(e, q->shape), r);
+}
+
+/* Lets the client take the answer: bytes that nobody reads would make the system reset the
+ * connection. */
+static void linger(int fd) {
+    char bytes[4096];
+    uint64_t deadline = clock_mono_ms() + LINGER_MS;
+    size_t n_read = 0;
+    shutdown(fd, SHUT_WR);
+    while (n_read < LINGER_BYTES) {
+        uint64_t now = clock_mono_ms();
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        if (now >= deadline || poll(&p, 1, (int)(deadline - now)) <= 0) return;
+        ssize_t n = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+        if (n <= 0) return;
+        n_read += (size_t)n;
+    }
+}
+
+void http_refuse(http_request *q, const api_error *e) {
+    buf body = BUF_INIT;
+    buf head = BUF_INIT;
+    int status = api_error_status(e, q->shape);
+    q->has_answered = true;
+    q->status = status;
+    if (q->is_tls) {
+        shutdown(q->fd, SHUT_RDWR);
+        return;
+    }
+    api_error_print(e, q->shape, q->id, &body);
+    buf_printf(&head,
+        "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
+        "x-request-id: %s\r\nConnection: close\r\n",
+        status, MHD_get_reason_phrase_for((unsigned)status), body.len, q->id);
+    const char *origin = allowed_origin(q);
+    if (q->api->options.cors_origins != NULL) buf_puts(&head, "Vary: Origin\r\n");
+    if (origin != NULL) buf_printf(&head, "Access-Control-Allow-Origin: %s\r\n", origin);
+    buf_puts(&head, "\r\n");
+    buf_append(&head, body.data, body.len);
+    ssize_t n = send(q->fd, head.data, head.len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n == (ssize_t)head.len) linger(q->fd);
+    shutdown(q->fd, SHUT_RDWR); /* what the library sends now goes nowhere */
+    buf_release(&head);
+    buf_release(&body);
 }
 
 static ssize_t stream_read(void *ctx, uint64_t pos, char *out, size_t max) {
@@ -242,18 +289,16 @@ int http_enter(http_request *q, api_error *e) {
     int retry_s = 0;
     if (k == NULL || q->is_local) return OK;
     const char *given = given_key(q);
-    if (given == NULL) {
-        return api_set(e, 401, "authentication_error", "invalid_api_key",
-            "a key is needed: Authorization: Bearer KEY, or x-api-key: KEY");
-    }
     int rc = keys_enter(k, given, &q->key, &retry_s, &why);
+    if (rc == OK) return OK;
     if (rc == ERR_FULL) {
         api_set(e, 429, "rate_limit_error", "queue_full", why.msg);
         e->retry_after_s = retry_s;
         return rc;
     }
-    if (rc == OK) return OK;
-    return api_set(e, 401, "authentication_error", "invalid_api_key", "the key is not known here");
+    return api_set(e, 401, "authentication_error", "invalid_api_key",
+        given != NULL ? "the key is not known here"
+                      : "a key is needed: Authorization: Bearer KEY, or x-api-key: KEY");
 }
 
 int http_check_limits(http_request *q, size_t n_prompt, int32_t *max_tokens, api_error *e) {

@@ -32,6 +32,8 @@ struct http_request {
     int fd;           /* the client's socket, for watching only */
     bool is_local;    /* came over the Unix socket */
     bool is_http10;
+    bool has_begun;      /* the head is whole; before, only connection and path are known */
+    bool has_odd_target; /* a blank or a NUL byte in the path */
     bool has_answered;
     void *late_answer; /* the library would not take it yet; owned */
     bool is_busy;      /* counted in api_busy */
@@ -69,6 +71,9 @@ void http_send(http_request *q, int status, const char *type, buf *body);
 void http_send_json(http_request *q, int status, buf *body);
 /* Answers with the error shape of api.md 1. */
 void http_fail(http_request *q, const api_error *e);
+/* Answers past the library, which will not call a route for this request, and ends the connection.
+ * Over TLS there is no answer. */
+void http_refuse(http_request *q, const api_error *e);
 /* Answers 200 with a stream. Takes the producer. */
 void http_stream(http_request *q, const char *type, http_producer producer);
 

@@ -42,6 +42,7 @@ void job_free(job *j) {
     }
     mem_free(j->prompts);
     buf_release(&j->head);
+    body_places_release(&j->places);
     json_free(j->chat);
     json_free(j->body);
     mem_free(j);
@@ -76,8 +77,10 @@ int job_render(job *j, api_error *e) {
 }
 
 void job_refuse(job *j, http_request *q, const api_error *e) {
+    api_error own = *e;
     buf_release(&q->body);
-    http_fail(q, e);
+    if (j->chat != NULL) body_places_rename(&j->places, &own);
+    http_fail(q, &own);
     job_free(j);
 }
 

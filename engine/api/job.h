@@ -5,6 +5,7 @@
 #ifndef TANDEM_API_JOB_H
 #define TANDEM_API_JOB_H
 
+#include "engine/api/body_write.h"
 #include "engine/api/generation.h"
 #include "engine/api/http.h"
 #include "engine/api/items.h"
@@ -38,8 +39,9 @@ typedef struct job_form {
 struct job {
     api *a;
     const job_form *form;
-    json *body; /* as sent */
-    json *chat; /* the same as a chat body; NULL: body is one */
+    json *body;         /* as sent */
+    json *chat;         /* the same as a chat body; NULL: body is one */
+    body_places places; /* where the parts of chat stood in body */
     gen_params params;
     chat_prompt prompt;
     token_list *prompts; /* [n_prompts] */

@@ -1,5 +1,6 @@
 #include "engine/api/keys.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,6 +32,7 @@ struct keys {
     struct timespec changed;
     off_t size;
     ino_t inode;
+    bool is_awaited; /* it may come later and was not there yet */
     bool is_broken;
     key_line lines[KEYS_MAX];
     int n_lines;
@@ -41,14 +43,20 @@ struct keys {
 static bool look_changed_locked(keys *k) {
     struct stat st;
     if (stat(k->path, &st) != 0) {
-        k->is_broken = true;
+        k->is_awaited = k->is_awaited && errno == ENOENT;
+        k->is_broken = !k->is_awaited;
         k->size = -1;
         return false;
     }
-    bool is_same = st.st_mtim.tv_sec == k->changed.tv_sec &&
-                   st.st_mtim.tv_nsec == k->changed.tv_nsec && st.st_size == k->size &&
+    if (k->is_awaited) {
+        LOG(LOG_INFO, "api", "key file found, a key is needed over TCP", "file=%s", k->path);
+        k->is_awaited = false;
+    }
+    /* The time of the last change of anything: chmod counts too. */
+    bool is_same = st.st_ctim.tv_sec == k->changed.tv_sec &&
+                   st.st_ctim.tv_nsec == k->changed.tv_nsec && st.st_size == k->size &&
                    st.st_ino == k->inode;
-    k->changed = st.st_mtim;
+    k->changed = st.st_ctim;
     k->size = st.st_size;
     k->inode = st.st_ino;
     return !is_same;
@@ -60,13 +68,14 @@ static int load_locked(keys *k, err *e) {
     return rc;
 }
 
-int keys_open(const char *path, keys **out, err *e) {
+int keys_open(const char *path, bool may_come, keys **out, err *e) {
     keys *k = mem_alloc(sizeof *k);
     k->path = mem_strdup(path);
+    k->is_awaited = may_come;
     pthread_mutex_init(&k->lock, NULL);
     look_changed_locked(k);
-    int rc = load_locked(k, e);
-    if (rc == OK && k->n_lines == 0) {
+    int rc = k->is_awaited ? OK : load_locked(k, e);
+    if (rc == OK && k->n_lines == 0 && !k->is_awaited) {
         LOG(LOG_WARN, "api", "the key file holds no key, so nobody gets in over TCP",
             "file=%s remedy=\"tandem api key new LABEL\"", path);
     }
@@ -132,22 +141,46 @@ static int check_limits_locked(key_user *u, int *retry_s, err *e) {
     return OK;
 }
 
-int keys_enter(keys *k, const char *given, key_user **out, int *retry_s, err *e) {
-    uint8_t digest[SHA256_BYTES];
+static void refresh_locked(keys *k) {
     err why = ERR_INIT;
-    *out = NULL;
-    sha256_of(given, strlen(given), digest);
-    pthread_mutex_lock(&k->lock);
     if (look_changed_locked(k) && load_locked(k, &why) != OK) {
         LOG(LOG_ERROR, "api", "key file unusable, nobody gets in", "why=\"%s\"", why.msg);
     }
+}
+
+bool keys_count(keys *k) {
+    pthread_mutex_lock(&k->lock);
+    refresh_locked(k);
+    bool do_count = !k->is_awaited;
+    pthread_mutex_unlock(&k->lock);
+    return do_count;
+}
+
+static int enter_locked(
+    keys *k, const uint8_t digest[SHA256_BYTES], key_user **out, int *retry_s, err *e) {
     const key_line *line = k->is_broken ? NULL : find_locked(k, digest);
     key_user *u = line != NULL ? user_locked(k, line) : NULL;
-    int rc = u != NULL ? check_limits_locked(u, retry_s, e)
-                       : err_set(e, ERR_AUTH, "the key is not known here");
-    if (rc == OK) {
-        u->n_open++;
-        *out = u;
+    if (u == NULL) return err_set(e, ERR_AUTH, "the key is not known here");
+    int rc = check_limits_locked(u, retry_s, e);
+    if (rc != OK) return rc;
+    u->n_open++;
+    *out = u;
+    return OK;
+}
+
+int keys_enter(keys *k, const char *given, key_user **out, int *retry_s, err *e) {
+    uint8_t digest[SHA256_BYTES];
+    int rc = OK;
+    *out = NULL;
+    if (given != NULL) sha256_of(given, strlen(given), digest);
+    pthread_mutex_lock(&k->lock);
+    refresh_locked(k);
+    if (k->is_awaited) {
+        rc = OK;
+    } else if (given == NULL) {
+        rc = err_set(e, ERR_AUTH, "a key is needed");
+    } else {
+        rc = enter_locked(k, digest, out, retry_s, e);
     }
     pthread_mutex_unlock(&k->lock);
     return rc;

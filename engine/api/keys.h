@@ -1,7 +1,8 @@
 /* The keys of the TCP endpoint (api.md 1): a file, mode 0600, one key a line,
  *   LABEL sha256:HEX [requests=N] [tokens=N] [seconds=N] [context=N]
  * or a bare key written by hand. Only digests are held in memory. The file is read again when it
- * changes; while it cannot be read or is damaged nobody gets in. Limits of a key: requests at once,
+ * changes; while it cannot be read or is damaged nobody gets in. A file that may come later counts
+ * from the moment it is there: until then everybody gets in. Limits of a key: requests at once,
  * tokens (prompt and reply) in an hour, seconds of one request, tokens of prompt and reply together.
  * Threads: any. */
 #ifndef TANDEM_API_KEYS_H
@@ -25,12 +26,16 @@ typedef struct key_limits {
     int64_t requests, tokens, seconds, context; /* 0: none */
 } key_limits;
 
-/* The file must be readable now: errors name the line and the remedy. */
-int keys_open(const char *path, keys **out, err *e);
+/* The file must be readable now, unless it may_come later and is not there yet: errors name the line
+ * and the remedy. */
+int keys_open(const char *path, bool may_come, keys **out, err *e);
 void keys_free(keys *k);
 
-/* ERR_AUTH: no such key. ERR_FULL: the key is at a limit; the message says which and *retry_s when
- * to come again. On OK the caller gives *out back with keys_leave. */
+/* Whether a key is needed: the file is there, or was. */
+bool keys_count(keys *k);
+/* given NULL: the client shows none. ERR_AUTH: no such key. ERR_FULL: the key is at a limit; the message says which and *retry_s when
+ * to come again. On OK the caller gives *out back with keys_leave; it is NULL
+ * while no key is needed. */
 int keys_enter(keys *k, const char *given, key_user **out, int *retry_s, err *e);
 void keys_leave(key_user *u, int64_t n_tokens);
 const char *key_user_label(const key_user *u);

@@ -10,6 +10,8 @@
 
 #define KEY_FILE_MODE 0600
 #define BARE_KEY_MIN 16
+#define KEY_RANDOM_BYTES 32
+#define KEY_DIGITS 43
 
 static bool is_label(const char *s) {
     size_t n = strlen(s);
@@ -121,13 +123,20 @@ int keys_read_file(const char *path, key_line *lines, int *n, err *e) {
     return rc;
 }
 
+/* 32 random bytes as one number of base 62, which has 43 digits: nothing of them is lost. */
 void key_make(char *out, size_t cap) {
-    static const char letters[] = "0123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
-    uint8_t bytes[64];
+    static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    uint8_t bytes[KEY_RANDOM_BYTES];
     size_t n = str_copy(out, cap, KEY_TEXT_PREFIX);
     rand_secret(bytes, sizeof bytes);
-    for (size_t i = 0; i < 43 && n + 1 < cap; i++) {
-        out[n++] = letters[bytes[i] % (sizeof letters - 1)];
+    for (size_t i = 0; i < KEY_DIGITS && n + 1 < cap; i++) {
+        unsigned rest = 0;
+        for (size_t k = 0; k < sizeof bytes; k++) {
+            unsigned value = rest << 8 | bytes[k];
+            bytes[k] = (uint8_t)(value / 62);
+            rest = value % 62;
+        }
+        out[n++] = digits[rest];
     }
     out[n] = '\0';
     explicit_bzero(bytes, sizeof bytes);

@@ -21,7 +21,7 @@ static int read_sampling(const json *body, gen_params *p, api_error *e) {
     int rc = field_double(body, "temperature", (double_range){0, 2, false}, &s->temperature, e);
     if (rc == OK) rc = field_double(body, "top_p", (double_range){0, 1, false}, &s->top_p, e);
     if (rc == OK) rc = field_double(body, "min_p", (double_range){0, 1, false}, &s->min_p, e);
-    if (rc == OK) rc = field_int(body, "top_k", (int_range){INT32_MIN, INT32_MAX}, &top_k, e);
+    if (rc == OK) rc = field_int(body, "top_k", (int_range){INT64_MIN, INT64_MAX}, &top_k, e);
     const double_range penalty = {-2, 2, false};
     if (rc == OK) rc = field_double(body, "presence_penalty", penalty, &s->presence_penalty, e);
     if (rc == OK) rc = field_double(body, "frequency_penalty", penalty, &s->frequency_penalty, e);
@@ -30,15 +30,15 @@ static int read_sampling(const json *body, gen_params *p, api_error *e) {
         rc = field_double(body, "repetition_penalty", repetition, &s->repetition_penalty, e);
     }
     if (rc == OK) rc = field_seed(body, "seed", &s->seed, &p->has_seed, e);
-    s->top_k = (int32_t)top_k;
+    s->top_k = (int32_t)(top_k > INT32_MAX ? INT32_MAX : top_k < 0 ? 0 : top_k);
     p->has_temperature = field_get(body, "temperature") != NULL;
     p->has_top_p = field_get(body, "top_p") != NULL;
     return rc;
 }
 
 static int read_limits(const json *body, gen_params *p, api_error *e) {
-    const int_range limit = {1, INT32_MAX};
-    const int_range older = {p->takes_zero ? 0 : 1, INT32_MAX};
+    const int_range limit = {1, INT64_MAX};
+    const int_range older = {p->takes_zero ? 0 : 1, INT64_MAX};
     int rc = field_int(body, "max_tokens", older, &p->max_tokens, e);
     if (rc == OK && field_get(body, "max_tokens") != NULL) {
         p->max_tokens_field = "max_tokens";
@@ -52,7 +52,7 @@ static int read_limits(const json *body, gen_params *p, api_error *e) {
         p->max_tokens_field = "max_completion_tokens";
     }
     if (rc == OK) rc = field_int(body, "n", (int_range){1, PARAMS_N_MAX}, &p->n, e);
-    const int_range budget = {0, INT32_MAX};
+    const int_range budget = {0, INT64_MAX};
     if (rc == OK) rc = field_int(body, "thinking_budget", budget, &p->thinking_budget, e);
     if (rc == OK) rc = field_bool(body, "loop_guard", &p->guards_loops, e);
     if (rc == OK) rc = field_bool(body, "return_token_ids", &p->returns_ids, e);
@@ -176,6 +176,19 @@ static bool is_foreign_tool(const json *tool) {
            json_get(tool, "function") == NULL;
 }
 
+/* A custom tool has a free text in place of arguments: Responses has them, chat does not. */
+static int check_type(const json *tool, const char *path, api_error *e) {
+    const json *type = field_get(tool, "type");
+    const char *word = json_str(type);
+    bool is_custom =
+        word != NULL && strcmp(word, "custom") == 0 && json_get(tool, "function") == NULL;
+    if (type == NULL || (word != NULL && !is_custom)) return OK;
+    char param[64];
+    snprintf(param, sizeof param, "%s.type", path);
+    return api_bad(e, param, NULL, "%s must be function%s", param,
+        is_custom ? "; custom tools are offered by /v1/responses" : "");
+}
+
 /* Checks the names of the tools; those that chat.h renders. */
 static int check_tools(const json *tools, const char *field, api_error *e) {
     buf names = BUF_INIT;
@@ -187,6 +200,8 @@ static int check_tools(const json *tools, const char *field, api_error *e) {
         char path[48];
         snprintf(path, sizeof path, "%s[%d]", field, i++);
         if (is_foreign_tool(tool)) continue;
+        rc = check_type(tool, path, e);
+        if (rc != OK) break;
         buf_reset(&name);
         buf_putc(&name, '\n');
         rc = chat_tool_name(tool, path, &name, &why);
@@ -325,9 +340,14 @@ static void warn_tools(const json *tools, gen_params *p) {
     JSON_EACH(tool, tools) {
         const json *inner = json_get(tool, "function");
         const json *f = inner != NULL ? inner : tool;
+        const json *schema = json_get(f, "parameters");
         const char *name = json_str(json_get(f, "name"));
-        if (!json_is_true(json_get(f, "strict"))) continue;
-        warning_strict(p->warning, json_get(f, "parameters"), name != NULL ? name : "tools");
+        if (name == NULL) name = "tools";
+        if (json_is_true(json_get(f, "strict"))) {
+            warning_strict(p->warning, schema, name);
+        } else if (is_own_tool(tool)) {
+            warning_types(p->warning, schema, name);
+        }
     }
 }
 

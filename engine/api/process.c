@@ -1,5 +1,6 @@
 #include "engine/api/process.h"
 
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -62,4 +63,10 @@ void process_sampler_take(process_sampler *s, process_sample *out) {
 
 int64_t process_id(void) {
     return getpid();
+}
+
+void process_return_memory(void) {
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
 }

@@ -20,5 +20,7 @@ typedef struct process_sampler {
 void process_sampler_init(process_sampler *s);
 void process_sampler_take(process_sampler *s, process_sample *out);
 int64_t process_id(void);
+/* Free pages in the middle of the heap go back to the system. Takes milliseconds. */
+void process_return_memory(void);
 
 #endif

@@ -67,12 +67,12 @@ void route_cache_drop(http_request *q) {
     api_error e;
     err why = ERR_INIT;
     uint64_t id = 0;
-    bool is_on_disk = false;
+    bool was_on_disk = false;
     int rc = parse_u64(q->path + strlen("/tandem/v1/cache/"), &id);
     if (rc != OK) {
         api_bad(&e, "id", NULL, "the id of an entry is a number");
     } else {
-        rc = run_entry_drop(q->api->options.run, id, &is_on_disk, &why);
+        rc = run_entry_drop(q->api->options.run, id, &was_on_disk, &why);
         if (rc == ERR_NOT_FOUND) api_set(&e, 404, "invalid_request_error", NULL, why.msg);
         if (rc != OK && rc != ERR_NOT_FOUND) api_from_err(&e, &why);
     }
@@ -81,6 +81,6 @@ void route_cache_drop(http_request *q) {
         return;
     }
     buf body = BUF_INIT;
-    buf_printf(&body, "{\"ok\":true,\"on_disk\":%s}", is_on_disk ? "true" : "false");
+    buf_printf(&body, "{\"ok\":true,\"was_on_disk\":%s}", was_on_disk ? "true" : "false");
     http_send_json(q, 200, &body);
 }

@@ -9,7 +9,7 @@ static int translate(job *j, http_request *q, bool needs_limit, api_error *e) {
     messages_options o = {
         .needs_limit = needs_limit, .thinks_by_default = j->a->options.thinks_by_default};
     int rc = http_body_json(q, &j->body, e);
-    return rc == OK ? messages_to_chat(j->body, &o, &j->chat, e) : rc;
+    return rc == OK ? messages_to_chat(j->body, &o, &j->places, &j->chat, e) : rc;
 }
 
 void route_messages(http_request *q) {

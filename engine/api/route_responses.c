@@ -12,7 +12,7 @@ void route_responses(http_request *q) {
     known_calls known = {.knows = knows, .ctx = q->api->replay};
     job *j = job_new(q->api, &form_responses);
     int rc = http_body_json(q, &j->body, &e);
-    if (rc == OK) rc = responses_to_chat(j->body, &known, &j->chat, &e);
+    if (rc == OK) rc = responses_to_chat(j->body, &known, &j->places, &j->chat, &e);
     if (rc == OK) rc = job_prepare_chat(j, q, &e);
     if (rc == OK) {
         responses_warn(j->body, j->params.warning);

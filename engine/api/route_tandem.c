@@ -52,6 +52,7 @@ static void put_endpoint(api *a, json_w *w) {
     json_w_object(w);
     json_w_kbool(w, "on", is_on);
     json_w_kstr(w, "address", is_on ? text : NULL);
+    json_w_kbool(w, "keys", a->keys != NULL && keys_count(a->keys));
     json_w_close(w);
 }
 

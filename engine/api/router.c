@@ -95,14 +95,23 @@ static const route *find_route(const http_request *q, const route **near_miss) {
     return NULL;
 }
 
-int api_admit(http_request *q, api_error *e) {
+static const route *name_route(http_request *q) {
     const route *near_miss;
     find_route(q, &near_miss);
-    if (near_miss != NULL) {
-        q->route = near_miss->path;
-        if ((near_miss->flags & ANTHROPIC) != 0) q->shape = API_SHAPE_ANTHROPIC;
-        if (!needs_key(q, near_miss) || strcmp(q->method, "OPTIONS") == 0) return OK;
-    }
+    if (near_miss == NULL) return NULL;
+    q->route = near_miss->path;
+    if ((near_miss->flags & ANTHROPIC) != 0) q->shape = API_SHAPE_ANTHROPIC;
+    return near_miss;
+}
+
+void api_name_route(http_request *q) {
+    (void)name_route(q);
+}
+
+int api_admit(http_request *q, api_error *e) {
+    const route *r = name_route(q);
+    bool is_open = r != NULL && (!needs_key(q, r) || strcmp(q->method, "OPTIONS") == 0);
+    if (is_open) return OK;
     return http_enter(q, e); /* strangers learn nothing about paths */
 }
 

@@ -1,10 +1,12 @@
 #include <microhttpd.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "engine/api/api_internal.h"
+#include "engine/api/process.h"
 #include "engine/api/watch.h"
 #include "engine/base/clock.h"
 #include "engine/base/log.h"
@@ -18,9 +20,13 @@
 #define REFUSED_BODY_BYTES ((uint64_t)64 << 10)
 /* A body may take so many times the time that it may pause. */
 #define BODY_PAUSES 10
+/* The connections of a server that stops have so long to end. */
+#define STOP_MS 10000
 /* In the metrics: the client went away before there was an answer. */
 #define STATUS_CLIENT_GONE 499
 #define CONNECTIONS_DEFAULT 512u
+/* What a body of this size leaves behind in the allocator is worth giving back. */
+#define LARGE_BODY_BYTES ((size_t)1 << 20)
 
 typedef struct listener {
     api *a;
@@ -29,6 +35,10 @@ typedef struct listener {
     watch *watch;
     struct MHD_Daemon *daemon;
 } listener;
+
+/* The request of this thread's connection, from its first line on. The library's log is the only
+ * place that tells of a request which it refuses by itself, and does not say whose it is. */
+static _Thread_local http_request *current;
 
 /* What the raw head of a request says that the library lets pass. */
 typedef struct head_look {
@@ -69,6 +79,8 @@ static int check_head(http_request *q, size_t max_body, api_error *e) {
     uint64_t length = 0;
     MHD_get_connection_values_n(q->connection, MHD_HEADER_KIND, look_at_header, &h);
     if (h.has_control) return api_bad(e, NULL, NULL, "a header holds a control character");
+    if (q->has_odd_target) return api_bad(e, NULL, NULL, "the path holds a blank or a NUL byte");
+    if (h.n_host == 0 && !q->is_http10) return api_bad(e, NULL, NULL, "the Host header is missing");
     if (h.n_host > 1) return api_bad(e, NULL, NULL, "more than one Host header");
     if (h.n_length > 0 && h.n_encoding > 0) {
         return api_bad(e, NULL, NULL, "both Content-Length and Transfer-Encoding are given");
@@ -91,10 +103,21 @@ static int check_head(http_request *q, size_t max_body, api_error *e) {
     return OK;
 }
 
-/* The path without query, trailing slash and a leading /v1. */
+/* A client of proxies sends the whole URL, and the path is what follows the host. */
+static const char *skip_origin(const char *url) {
+    size_t n = 0;
+    if (strncasecmp(url, "http://", 7) == 0) n = 7;
+    if (strncasecmp(url, "https://", 8) == 0) n = 8;
+    if (n == 0) return url;
+    const char *slash = strchr(url + n, '/');
+    return slash != NULL ? slash : "/";
+}
+
+/* The path without host, query, trailing slash and a leading /v1. */
 static char *normal_path(const char *url) {
-    char *path = mem_strdup(url);
-    size_t n = strlen(path);
+    url = skip_origin(url);
+    size_t n = strcspn(url, "?");
+    char *path = mem_strndup(url, n);
     while (n > 1 && path[n - 1] == '/') {
         path[--n] = '\0';
     }
@@ -118,8 +141,16 @@ static void name_request(http_request *q) {
     }
 }
 
-static http_request *request_new(const listener *l, struct MHD_Connection *c, const char *url,
-    const char *method, const char *version) {
+/* The target is as the client wrote it: behind this point %00 is an end and %20 a blank. */
+static bool is_odd_target(const char *target) {
+    size_t n = strcspn(target, "?");
+    for (size_t i = 0; i + 2 < n; i++) {
+        if (strncmp(target + i, "%00", 3) == 0) return true;
+    }
+    return strchr(target, ' ') != NULL;
+}
+
+static http_request *request_new(const listener *l, struct MHD_Connection *c, const char *target) {
     http_request *q = mem_alloc(sizeof *q);
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
@@ -128,12 +159,11 @@ static http_request *request_new(const listener *l, struct MHD_Connection *c, co
     q->fd = info != NULL ? info->connect_fd : -1;
     q->is_local = l->is_local;
     q->is_tls = l->is_tls;
-    q->is_http10 = strcmp(version, "HTTP/1.0") == 0;
-    q->method = method;
-    q->path = normal_path(url);
+    q->method = "";
+    q->path = normal_path(target);
+    q->has_odd_target = is_odd_target(target);
     q->body.max = l->a->options.max_body_bytes;
     q->start_ns = clock_mono_ns();
-    name_request(q);
     return q;
 }
 
@@ -163,13 +193,24 @@ static void refuse_head(http_request *q, const api_error *e) {
     }
 }
 
-static void begin_request(const listener *l, http_request *q, const char *version) {
+typedef struct request_line {
+    const char *url, *method, *version;
+} request_line;
+
+/* The head is whole. */
+static void begin_request(const listener *l, http_request *q, const request_line *line) {
     api_error e;
     const api_options *o = &l->a->options;
+    q->has_begun = true;
+    q->is_http10 = strcmp(line->version, "HTTP/1.0") == 0;
+    q->method = line->method;
+    mem_free(q->path);
+    q->path = normal_path(line->url);
+    name_request(q);
     watch_set(l->watch, watched_of(q->connection), (uint64_t)o->body_timeout_ms * BODY_PAUSES);
     MHD_set_connection_option(
         q->connection, MHD_CONNECTION_OPTION_TIMEOUT, http_seconds(o->body_timeout_ms));
-    if (!q->is_http10 && strcmp(version, "HTTP/1.1") != 0) {
+    if (!q->is_http10 && strcmp(line->version, "HTTP/1.1") != 0) {
         /* Not 505: clients would try again what can never succeed. */
         api_bad(&e, NULL, NULL, "use HTTP/1.1");
         http_fail(q, &e);
@@ -212,10 +253,10 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
     const char *method, const char *version, const char *data, size_t *n_data, void **state) {
     const listener *l = ctx;
     http_request *q = *state;
-    if (q == NULL) {
-        q = request_new(l, c, url, method, version);
-        *state = q;
-        begin_request(l, q, version);
+    (void)c;
+    if (q == NULL) return MHD_NO; /* its first line was not seen: cannot be */
+    if (!q->has_begun) {
+        begin_request(l, q, &(request_line){url, method, version});
         return MHD_YES;
     }
     if (*n_data > 0) {
@@ -247,32 +288,44 @@ static void record(const http_request *q, double seconds) {
     if (!str_starts(q->path, "/tandem/")) request_log_add(q->api->requests, &r);
 }
 
-static void on_completed(
-    void *ctx, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode code) {
-    const listener *l = ctx;
-    http_request *q = *state;
-    (void)code;
-    if (q == NULL) return;
-    watch_set(l->watch, watched_of(c), (uint64_t)l->a->options.idle_timeout_ms);
-    MHD_set_connection_option(
-        c, MHD_CONNECTION_OPTION_TIMEOUT, http_seconds(l->a->options.idle_timeout_ms));
-    http_set_endless(q);
+static void request_free(http_request *q) {
+    if (q->producer.release != NULL) {
+        q->producer.release(q->producer.ctx);
+    }
+    if (q->late_answer != NULL) MHD_destroy_response(q->late_answer);
+    keys_leave(q->key, q->n_prompt + q->n_completion);
+    bool was_large = q->n_body >= LARGE_BODY_BYTES;
+    buf_release(&q->body);
+    buf_release(&q->out);
+    mem_free(q->text);
+    mem_free(q->path);
+    mem_free(q);
+    if (was_large) process_return_memory();
+}
+
+/* For the metrics and the list of requests. */
+static void count_request(http_request *q) {
     double seconds = (double)(clock_mono_ns() - q->start_ns) / 1e9;
     api_metrics *m = &q->api->metrics;
     if (q->status == 0) q->status = STATUS_CLIENT_GONE;
     api_metrics_request(m, q->route != NULL ? q->route : "other", q->status, q->finish);
     metric_observe(m->request, seconds);
     record(q, seconds);
-    if (q->producer.release != NULL) {
-        q->producer.release(q->producer.ctx);
-    }
-    if (q->late_answer != NULL) MHD_destroy_response(q->late_answer);
-    keys_leave(q->key, q->n_prompt + q->n_completion);
-    buf_release(&q->body);
-    buf_release(&q->out);
-    mem_free(q->text);
-    mem_free(q->path);
-    mem_free(q);
+}
+
+static void on_completed(
+    void *ctx, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode code) {
+    const listener *l = ctx;
+    http_request *q = *state;
+    (void)code;
+    current = NULL;
+    if (q == NULL) return;
+    watch_set(l->watch, watched_of(c), (uint64_t)l->a->options.idle_timeout_ms);
+    MHD_set_connection_option(
+        c, MHD_CONNECTION_OPTION_TIMEOUT, http_seconds(l->a->options.idle_timeout_ms));
+    http_set_endless(q);
+    if (q->has_begun || q->status != 0) count_request(q);
+    request_free(q);
     *state = NULL;
 }
 
@@ -293,20 +346,45 @@ static void on_connection(
     watch_set(l->watch, *own, (uint64_t)l->a->options.idle_timeout_ms);
 }
 
-/* The first line of a request is there. */
-static void *on_line(void *ctx, const char *line, struct MHD_Connection *c) {
+/* The first line of a request is there, and the request begins. */
+static void *on_line(void *ctx, const char *target, struct MHD_Connection *c) {
     const listener *l = ctx;
-    (void)line;
     watch_set(l->watch, watched_of(c), (uint64_t)l->a->options.head_timeout_ms);
-    return NULL;
+    current = request_new(l, c, target != NULL ? target : "");
+    return current;
+}
+
+/* What the library refuses by itself (a length that is no number, a broken chunk, a head without
+ * end) it would answer with a page of HTML, and in some cases with two heads before it. It says so
+ * in its log first, on the thread of the connection: that is where our answer takes the place of
+ * its own. */
+static void on_refusal(http_request *q, int status) {
+    api_error e;
+    if (q == NULL || q->has_answered) return;
+    api_name_route(q);
+    name_request(q);
+    bool is_chunked = http_header(q, "Transfer-Encoding") != NULL;
+    api_bad(
+        &e, NULL, NULL, "the request is no valid HTTP/1.1: see its lengths, chunks and headers");
+    if (status == 413 && !is_chunked)
+        api_set(&e, 413, "invalid_request_error", NULL, "the body is too large");
+    if (status == 414 || status == 431) {
+        api_set(&e, 431, "invalid_request_error", NULL, "the head of the request is too large");
+    }
+    http_refuse(q, &e);
 }
 
 static void on_log(void *ctx, const char *format, va_list ap) {
+    static const char refusal[] = "Error processing request";
     char text[256];
+    va_list values;
     (void)ctx;
+    va_copy(values, ap);
     vsnprintf(text, sizeof text, format, ap);
     text[strcspn(text, "\n")] = '\0';
     LOG(LOG_DEBUG, "api", "http library", "message=\"%s\"", text);
+    if (str_starts(format, refusal)) on_refusal(current, va_arg(values, int));
+    va_end(values);
 }
 
 static void on_panic(void *ctx, const char *file, unsigned line, const char *reason) {
@@ -341,7 +419,7 @@ static struct MHD_Daemon *start_library(listener *l, int listen_fd, unsigned n_m
         MHD_OPTION_CONNECTION_LIMIT, n_max, MHD_OPTION_CONNECTION_TIMEOUT,
         http_seconds(a->options.idle_timeout_ms), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         HEADER_MEMORY_BYTES, MHD_OPTION_THREAD_STACK_SIZE, THREAD_STACK_BYTES,
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
+        MHD_OPTION_STRICT_FOR_CLIENT, 0, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
 }
 
 void *server_start(api *a, int listen_fd, bool is_local, err *e) {
@@ -376,6 +454,12 @@ void server_quiesce(void *daemon) {
 void server_stop(void *daemon) {
     listener *l = daemon;
     if (l == NULL) return;
+    /* A library that is being stopped reads a pointer that is not set when it has to refuse a
+     * request at that moment; so it has no connections by then. */
+    server_quiesce(l);
+    if (!watch_shut_all(l->watch, STOP_MS))
+        LOG(LOG_WARN, "api", "connections did not end", "listener=%s",
+            l->is_local ? "socket" : "endpoint");
     MHD_stop_daemon(l->daemon);
     watch_free(l->watch);
     mem_free(l);

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/run/grammar.h"
+
 #define NODES_MAX 512 /* of a schema, looked at */
 
 void warning_add(char out[WARNING_CAP], const char *fmt, ...) {
@@ -85,5 +87,17 @@ void warning_strict(char out[WARNING_CAP], const json *schema, const char *what)
             push_all(&l, json_get(l.at[i], lists[k]));
         }
         push(&l, json_get(l.at[i], "items"));
+    }
+}
+
+void warning_types(char out[WARNING_CAP], const json *schema, const char *what) {
+    JSON_EACH(property, json_get(schema, "properties")) {
+        const json *type = json_get(property, "type");
+        if (type == NULL || json_is_null(type) || grammar_knows_type(type)) continue;
+        const char *name = json_str(type);
+        warning_add(out,
+            "%.60s: the type %.40s of %.40s is none of JSON Schema, so any value may come", what,
+            name != NULL ? name : "given", json_key(property));
+        return;
     }
 }

@@ -16,5 +16,8 @@ void warning_tools(char out[WARNING_CAP], const json *tools, bool (*is_offered)(
 /* OpenAI's own rules of strict schemas: every property required, no others allowed. A breach is
  * enforced as the schema says, and told. what: whose schema. */
 void warning_strict(char out[WARNING_CAP], const json *schema, const char *what);
+/* Names the first property of a tool's parameters whose type JSON Schema does not know: such a type
+ * allows every value. what: whose schema. */
+void warning_types(char out[WARNING_CAP], const json *schema, const char *what);
 
 #endif

@@ -19,6 +19,7 @@ struct watch {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     bool is_ending;
+    bool is_shut; /* nobody comes in any more */
     uint32_t look_ms;
     watched *first;
 };
@@ -32,16 +33,20 @@ static void shut_late_locked(watch *w) {
     }
 }
 
+static void wait_locked(watch *w, uint64_t ms) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    uint64_t ns = (uint64_t)until.tv_nsec + ms * 1000000u;
+    until.tv_sec += (time_t)(ns / 1000000000u);
+    until.tv_nsec = (long)(ns % 1000000000u);
+    pthread_cond_timedwait(&w->wake, &w->lock, &until);
+}
+
 static void *look(void *ctx) {
     watch *w = ctx;
     pthread_mutex_lock(&w->lock);
     while (!w->is_ending) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        uint64_t ns = (uint64_t)until.tv_nsec + (uint64_t)w->look_ms * 1000000u;
-        until.tv_sec += (time_t)(ns / 1000000000u);
-        until.tv_nsec = (long)(ns % 1000000000u);
-        pthread_cond_timedwait(&w->wake, &w->lock, &until);
+        wait_locked(w, w->look_ms);
         shut_late_locked(w);
     }
     pthread_mutex_unlock(&w->lock);
@@ -68,7 +73,7 @@ void watch_free(watch *w) {
     if (w == NULL) return;
     pthread_mutex_lock(&w->lock);
     w->is_ending = true;
-    pthread_cond_signal(&w->wake);
+    pthread_cond_broadcast(&w->wake);
     pthread_mutex_unlock(&w->lock);
     pthread_join(w->thread, NULL);
     while (w->first != NULL) {
@@ -79,6 +84,22 @@ void watch_free(watch *w) {
     mem_free(w);
 }
 
+bool watch_shut_all(watch *w, uint32_t timeout_ms) {
+    uint64_t deadline = clock_mono_ms() + timeout_ms;
+    pthread_mutex_lock(&w->lock);
+    w->is_shut = true;
+    for (watched *c = w->first; c != NULL; c = c->next) {
+        shutdown(c->fd, SHUT_RDWR);
+    }
+    for (uint64_t now = clock_mono_ms(); w->first != NULL && now < deadline;) {
+        wait_locked(w, deadline - now);
+        now = clock_mono_ms();
+    }
+    bool is_empty = w->first == NULL;
+    pthread_mutex_unlock(&w->lock);
+    return is_empty;
+}
+
 watched *watch_enter(watch *w, int fd) {
     watched *c = mem_alloc(sizeof *c);
     c->fd = fd;
@@ -86,6 +107,7 @@ watched *watch_enter(watch *w, int fd) {
     c->next = w->first;
     if (w->first != NULL) w->first->prev = c;
     w->first = c;
+    if (w->is_shut) shutdown(fd, SHUT_RDWR);
     pthread_mutex_unlock(&w->lock);
     return c;
 }
@@ -99,6 +121,7 @@ void watch_leave(watch *w, watched *c) {
         w->first = c->next;
     }
     if (c->next != NULL) c->next->prev = c->prev;
+    if (w->is_shut) pthread_cond_broadcast(&w->wake);
     pthread_mutex_unlock(&w->lock);
     mem_free(c);
 }

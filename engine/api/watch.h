@@ -5,6 +5,7 @@
 #ifndef TANDEM_API_WATCH_H
 #define TANDEM_API_WATCH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct watch watch;
@@ -14,6 +15,9 @@ typedef struct watched watched;
 watch *watch_new(uint32_t look_ms);
 /* All connections must have left. */
 void watch_free(watch *w);
+/* Shuts all connections, those that stand and those that come, and waits for them to leave; false
+ * when some are still there after timeout_ms. */
+bool watch_shut_all(watch *w, uint32_t timeout_ms);
 /* A connection; its descriptor must stay open until watch_leave. */
 watched *watch_enter(watch *w, int fd);
 void watch_leave(watch *w, watched *c);

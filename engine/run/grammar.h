@@ -60,6 +60,11 @@ int grammar_from_choice(const token_trie *t, const json *choices, grammar **out,
 /* GBNF: rules NAME ::= ..., literals, classes, groups, ? * + {m,n}, comments; starts at root. */
 int grammar_from_ebnf(const token_trie *t, const char *text, grammar **out, err *e);
 
+/* A name, or a list of names, that JSON Schema gives to types. */
+bool grammar_knows_type(const json *type);
+
+/* Tools that are not strict may call a type by any name: one that JSON Schema does not know allows
+ * every value. */
 typedef struct tools_options {
     const json *tools;        /* definitions of the request, wrapped or flat */
     const char *const *names; /* only these may be called; NULL: all */

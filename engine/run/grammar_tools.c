@@ -87,7 +87,7 @@ static void write_loose(json_w *w, const json *schema) {
         const json *type = json_get(item, "type");
         json_w_key(w, json_key(item));
         json_w_object(w);
-        if (json_is_string(type) || json_is_array(type)) {
+        if (type != NULL && grammar_knows_type(type)) {
             json_w_key(w, "type");
             json_w_value(w, type);
             if (json_is_true(json_get(item, "nullable"))) json_w_kbool(w, "nullable", true);
@@ -95,10 +95,12 @@ static void write_loose(json_w *w, const json *schema) {
         json_w_close(w);
     }
     json_w_close(w);
-    if (json_is_array(json_get(schema, "required"))) {
-        json_w_key(w, "required");
-        json_w_value(w, json_get(schema, "required"));
+    json_w_key(w, "required");
+    json_w_array(w);
+    JSON_EACH(name, json_get(schema, "required")) {
+        if (json_is_string(name)) json_w_value(w, name);
     }
+    json_w_close(w);
     bool is_plain = json_get(schema, "$ref") == NULL && json_get(schema, "allOf") == NULL &&
                     json_get(schema, "anyOf") == NULL && json_get(schema, "oneOf") == NULL &&
                     json_get(schema, "patternProperties") == NULL && !requires_undeclared(schema);

@@ -198,7 +198,7 @@ static bool is_type_name(const json *v) {
     return false;
 }
 
-static bool is_type(const json *v) {
+bool grammar_knows_type(const json *v) {
     if (!json_is_array(v)) return is_type_name(v);
     JSON_EACH(item, v) {
         if (!is_type_name(item)) return false;
@@ -228,7 +228,7 @@ static const char *fault_of(int holds, const json *v) {
         }
         return NULL;
     case HOLDS_TYPE:
-        return is_type(v) ? NULL : "not the name of a type";
+        return grammar_knows_type(v) ? NULL : "not the name of a type";
     case HOLDS_VALUES:
         return json_is_array(v) ? NULL : "a list is needed";
     default:

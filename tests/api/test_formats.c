@@ -285,6 +285,37 @@ static void what_is_left_out_is_told(void **state) {
         "web_search is not offered");
     expect_warning(&s, "/v1/responses", "{\"input\":\"hi\",\"tools\":[{\"type\":\"file_search\"}]}",
         "file_search is not offered");
+    expect_warning(&s, "/v1/responses",
+        "{\"input\":\"hi\",\"tools\":[{\"type\":\"custom\",\"name\":\"p\",\"format\":{\"type\":"
+        "\"grammar\",\"syntax\":\"lark\",\"definition\":\"start: /x/\"}}]}",
+        "the format of tool p is told to the model, not enforced");
+    expect_warning(&s, "/v1/responses",
+        "{\"input\":\"hi\",\"tools\":[{\"type\":\"custom\",\"name\":\"p\",\"format\":{\"type\":"
+        "\"text\"}}]}",
+        "");
+    expect_warning(&s, "/v1/responses", "{\"input\":\"hi\",\"background\":true}",
+        "background is not offered here");
+    stub_server_stop(&s);
+}
+
+/* A tool that is not strict may name its types as it likes; what is wanted exactly must be known. */
+static void foreign_types_allow_any_value(void **state) {
+#define LOOSE(member)                                                                               \
+    "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"," member               \
+    "\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"str\"},\"b\":{\"type\":" \
+    "[\"int\",\"null\"]},\"c\":{\"type\":\"integer\"}},\"required\":[\"a\"]}}}]}"
+    stub_server s;
+    (void)state;
+    start(&s, thought_pieces, 5);
+    expect_warning(&s, CHAT, LOOSE(""), "f: the type str of a is none of JSON Schema");
+    expect_warning(&s, "/v1/messages",
+        "{\"max_tokens\":9," ASK
+        ",\"tools\":[{\"name\":\"g\",\"input_schema\":{\"type\":\"object\",\"properties\":{\"a\":"
+        "{\"type\":\"any\"}}}}]}",
+        "g: the type any of a is none of JSON Schema");
+    json *v = ask(&s, CHAT, LOOSE("\"strict\":true,"), 400);
+    expect(v, "error/param", "\"tools[0].function.parameters/properties/a/type\"");
+    json_free(v);
     stub_server_stop(&s);
 }
 
@@ -577,6 +608,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(chat_answers_have_every_field),
         cmocka_unit_test(chat_streams_come_in_order), cmocka_unit_test(raw_ids_on_request),
         cmocka_unit_test(prompts_follow_the_rules), cmocka_unit_test(what_is_left_out_is_told),
+        cmocka_unit_test(foreign_types_allow_any_value),
         cmocka_unit_test(empty_answers_are_counted),
         cmocka_unit_test(errors_end_a_stream_without_done), cmocka_unit_test(the_window_has_edges),
         cmocka_unit_test(schemas_that_cannot_be_kept_are_named),
