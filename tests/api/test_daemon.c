@@ -221,6 +221,37 @@ static void running_replies_are_drained(void **state) {
     }
 }
 
+/* With fewer pages than the context wants, the window is what the pages hold, wherever it is told,
+ * and a reply can fill it. */
+static void few_pages_are_the_window(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *body, *words;
+    } cases[] = {{"/v1/models", NULL, "\"max_model_len\":256,\"context_length\":256"},
+        {"/props", NULL, "\"max_context\":256"},
+        {"/tokenize", "{\"prompt\":\"a\"}", "\"max_model_len\":256"},
+        {"/v1/chat/completions",
+            "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":256}",
+            "exceed the window of 256 tokens"},
+        {"/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":254,\"ignore_eos\":true}",
+            "\"total_tokens\":256"}};
+    pid_t pid = start((const char *const[]){"--pages", "2", NULL});
+    wait_ready();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        wire w;
+        wire_answer a;
+        wire_open_unix(&w, socket_path);
+        wire_request(&w, cases[i].body != NULL ? "POST" : "GET", cases[i].path, "", cases[i].body);
+        wire_read(&w, &a, ANSWER_MS);
+        if (strstr(buf_cstr(&a.body), cases[i].words) == NULL)
+            fail_msg("%s: %s", cases[i].path, buf_cstr(&a.body));
+        wire_answer_release(&a);
+        wire_close(&w);
+    }
+    kill(pid, SIGTERM);
+    assert_int_equal(wait_exit(pid, ANSWER_MS), 0);
+}
+
 static void expect_refusal(const char *const *extra, int code, const char *words) {
     pid_t pid = start(extra);
     int got = wait_exit(pid, ANSWER_MS);
@@ -280,6 +311,7 @@ int main(void) {
         cmocka_unit_test(answers_do_not_depend_on_company_or_drafts),
         cmocka_unit_test(one_daemon_per_socket_and_after_kill_9),
         cmocka_unit_test(running_replies_are_drained),
+        cmocka_unit_test(few_pages_are_the_window),
         cmocka_unit_test(bad_starts_say_what_to_do),
     };
     const char *out = getenv("OUT");
