@@ -69,10 +69,12 @@ void disk_line_seal(disk_line *line) {
 }
 
 bool disk_line_fits(const disk_cache *d, const disk_line *line) {
+    disk_line record = *line;
+    if (line->type == DISK_FORGOTTEN) record.type = line->reserved;
     return line->magic == LINE_MAGIC && line->crc == crc32c(0, line, offsetof(disk_line, crc)) &&
-           line->type >= DISK_PAGE && line->type <= DISK_TAIL &&
+           record.type >= DISK_PAGE && record.type <= DISK_TAIL &&
            line->n_tokens <= (uint32_t)d->o.page_tokens &&
-           line->len == disk_content_bytes(d, line) && line->offset >= sizeof(disk_head);
+           line->len == disk_content_bytes(d, &record) && line->offset >= sizeof(disk_head);
 }
 
 void disk_segment_path(const disk_cache *d, uint64_t number, buf *out) {
@@ -105,7 +107,7 @@ static bool is_named(const disk_line *line, const disk_name *name) {
            line->n_tokens == (uint32_t)name->n_tokens && same_hash(&line->parent, &name->parent);
 }
 
-static int32_t find(const disk_cache *d, const disk_name *name) {
+int32_t disk_index_find(const disk_cache *d, const disk_name *name) {
     const prefix_hash *h = name->type == DISK_TAIL ? &name->parent : &name->self;
     int32_t i = d->buckets[bucket_of(d, (uint32_t)name->type, h)];
     while (i >= 0 && !is_named(&d->entries[i].line, name)) {
@@ -125,7 +127,7 @@ bool disk_index_add(disk_cache *d, const disk_line *line) {
     return true;
 }
 
-static void index_remove(disk_cache *d, int32_t i) {
+void disk_index_remove(disk_cache *d, int32_t i) {
     disk_line *line = &d->entries[i].line;
     int32_t *link = &d->buckets[bucket_of(d, line->type, index_hash(line))];
     while (*link != i) {
@@ -139,7 +141,7 @@ static void index_remove(disk_cache *d, int32_t i) {
 }
 
 bool disk_has(disk_cache *d, const disk_name *name) {
-    return find(d, name) >= 0;
+    return disk_index_find(d, name) >= 0;
 }
 
 void disk_each_tail(disk_cache *d, const prefix_hash *parent,
@@ -209,7 +211,7 @@ static int make_buffers(disk_cache *d, err *e) {
     for (int32_t i = 0; i < DISK_SLOTS; i++) {
         d->free_slots[d->n_free_slots++] = i;
     }
-    d->jobs = spsc_new(DISK_SLOTS + 1, sizeof(disk_job));
+    d->jobs = spsc_new(DISK_SLOTS + DISK_FORGETS + 1, sizeof(disk_job));
     d->news = spsc_new(NEWS_CAP, sizeof(disk_news));
     return OK;
 }
@@ -306,12 +308,12 @@ static int read_checked(disk_cache *d, const disk_line *line, err *e) {
 
 int disk_read(disk_cache *d, const disk_name *name, disk_record *out, err *e) {
     err why = ERR_INIT;
-    int32_t i = find(d, name);
+    int32_t i = disk_index_find(d, name);
     if (i < 0) return err_set(e, ERR_NOT_FOUND, "no such record");
     disk_line line = d->entries[i].line;
     int rc = read_checked(d, &line, &why);
     if (rc != OK) {
-        index_remove(d, i);
+        disk_index_remove(d, i);
         disk_dropped(d, why.msg, "record");
         return err_set(e, rc, "%s", why.msg);
     }
@@ -370,6 +372,10 @@ static void take_news(disk_cache *d, const disk_news *n) {
         return;
     case DISK_NEWS_ENTRY:
         disk_index_add(d, &n->line);
+        disk_forget_doomed(d, &n->line);
+        return;
+    case DISK_NEWS_FORGOTTEN:
+        d->n_forgets--;
         return;
     case DISK_NEWS_FAILED:
         d->epoch++;
@@ -379,7 +385,7 @@ static void take_news(disk_cache *d, const disk_news *n) {
         d->epoch++;
         for (int32_t i = 0; i < d->entries_cap; i++) {
             const disk_line *line = &d->entries[i].line;
-            if (line->type != 0 && line->segment == n->line.segment) index_remove(d, i);
+            if (line->type != 0 && line->segment == n->line.segment) disk_index_remove(d, i);
         }
         disk_segment *s = segment_of(d, n->line.segment);
         if (s == NULL) return;

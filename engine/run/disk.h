@@ -71,6 +71,15 @@ typedef struct disk_record {
 /* Reads and checks one record. ERR_NOT_FOUND, ERR_FORMAT, ERR_IO: it counts no longer. */
 int disk_read(disk_cache *d, const disk_name *name, disk_record *out, err *e);
 
+/* ---- forgetting ---- */
+
+/* The record is not found again, here or after a restart, and its bytes are overwritten; the writer
+ * does that in a moment. A record that is still on its way to the disk is forgotten when it is there. */
+void disk_forget(disk_cache *d, const disk_name *name);
+/* Pages of one sequence, from its end: chain[i] is the hash of a page, chain[i + 1] that of its
+ * parent, for i < n. Forgets them from the first on, up to one that another record needs. */
+void disk_forget_pages(disk_cache *d, const prefix_hash *chain, int32_t n);
+
 /* ---- writing ---- */
 
 /* A place for the content of one record, NULL if the writer is behind or pauses. The caller fills

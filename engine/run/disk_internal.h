@@ -12,6 +12,12 @@
 #define DISK_SLOTS 8
 #define DISK_GROUP 64 /* records that go to the manifest together at most */
 #define DISK_SEGMENTS 256
+/* Records on their way to being forgotten; what comes beyond waits for its time. */
+#define DISK_FORGETS 8192
+/* Records that may be given and not be in the index yet. */
+#define DISK_PENDING (DISK_GROUP + DISK_SLOTS)
+/* In a manifest, behind the line of a record: it counts no longer. Its type stands in `reserved`. */
+#define DISK_FORGOTTEN 4
 #define DISK_PATH 4096
 
 /* First bytes of a segment and of the manifest. Little endian, as every machine this runs on. */
@@ -46,14 +52,20 @@ typedef struct disk_segment {
     _Atomic int fd; /* -1: none */
 } disk_segment;
 
-enum { DISK_NEWS_SLOT, DISK_NEWS_ENTRY, DISK_NEWS_FAILED, DISK_NEWS_DROPPED };
+enum { DISK_NEWS_SLOT, DISK_NEWS_ENTRY, DISK_NEWS_FAILED, DISK_NEWS_DROPPED, DISK_NEWS_FORGOTTEN };
 typedef struct disk_news {
     int32_t kind, i_slot;
     disk_line line; /* DROPPED: segment */
 } disk_news;
 
+/* A record that was on its way to the disk when it was to be forgotten. */
+typedef struct disk_doom {
+    disk_name name;
+    uint64_t until_ms; /* 0: none */
+} disk_doom;
+
 typedef struct disk_job {
-    int32_t i_slot;
+    int32_t i_slot; /* -1: forget line */
     int32_t ends_group;
     disk_line line;
 } disk_job;
@@ -77,6 +89,9 @@ struct disk_cache {
     int32_t free_slots[DISK_SLOTS], n_free_slots;
     uint32_t epoch;
     uint64_t paused_until_ms;
+    int32_t n_forgets; /* in jobs */
+    disk_doom doomed[DISK_PENDING];
+    int32_t i_doomed;
 
     /* Between. */
     char *slots; /* [DISK_SLOTS][sizeof(disk_line) + slot_bytes] */
@@ -109,6 +124,16 @@ void disk_segment_path(const disk_cache *d, uint64_t number, buf *out);
 void disk_dropped(disk_cache *d, const char *why, const char *what);
 /* Index of the step thread. False when it is full. */
 bool disk_index_add(disk_cache *d, const disk_line *line);
+/* The entry of the name, -1: none. */
+int32_t disk_index_find(const disk_cache *d, const disk_name *name);
+void disk_index_remove(disk_cache *d, int32_t i);
+
+/* disk_forget.c: the writer's part, what came into the index and what a manifest says. */
+int disk_forget_now(disk_cache *d, const disk_line *line, err *e);
+void disk_forget_doomed(disk_cache *d, const disk_line *line);
+/* True if the line takes a record away that was in the index. */
+bool disk_forget_line(disk_cache *d, const disk_line *line);
+int disk_flush_group(disk_cache *d, err *e);
 
 /* disk_manifest.c */
 int disk_manifest_open(disk_cache *d, err *e);

@@ -1,6 +1,6 @@
 /* What is on disk when the cache is opened: the manifest of each segment is read line by line. A torn
  * end is what a killed process leaves and is passed over; damage anywhere else means that nothing
- * can be trusted, and the folder is emptied. Old segments are never written to again. */
+ * can be trusted, and the folder is emptied. Old segments get no new records. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -77,7 +77,7 @@ static int find_segment(void *ctx, const char *name, err *e) {
 }
 
 /* Lines of the manifest of one segment into the index. False: damaged in the middle. */
-static bool read_lines(disk_cache *d, const disk_segment *s, const buf *text, int32_t *n_lines) {
+static bool read_lines(disk_cache *d, disk_segment *s, const buf *text, int32_t *n_lines) {
     disk_line line;
     for (size_t at = sizeof(disk_head); at < text->len; at += sizeof line) {
         size_t left = text->len - at;
@@ -85,9 +85,12 @@ static bool read_lines(disk_cache *d, const disk_segment *s, const buf *text, in
         if (left < sizeof line || !disk_line_fits(d, &line) || line.segment != s->number) {
             if (left > sizeof line) return false;
             disk_dropped(d, "the end of its manifest is torn", "record");
+            s->manifest_bytes = at; /* the next line goes over it */
             return true;
         }
-        if (line.len > s->bytes || line.offset > s->bytes - line.len) {
+        if (line.type == DISK_FORGOTTEN) {
+            *n_lines -= disk_forget_line(d, &line);
+        } else if (line.len > s->bytes || line.offset > s->bytes - line.len) {
             disk_dropped(d, "the segment is shorter than its manifest says", "record");
         } else {
             *n_lines += disk_index_add(d, &line);
@@ -118,11 +121,11 @@ static bool read_manifest(disk_cache *d, disk_segment *s) {
     bool is_fine = true;
     disk_manifest_path(d, s->number, &path);
     if (file_read(buf_cstr(&path), &text, text.max, NULL) == OK) {
+        s->manifest_bytes = text.len;
         if (text.len >= sizeof head) memcpy(&head, text.data, sizeof head);
         is_fine =
             disk_head_fits(d, &head, "TNDMMAN1", s->number) && read_lines(d, s, &text, &n_lines);
     }
-    s->manifest_bytes = text.len;
     if (is_fine && n_lines == 0) remove_segment(d, s); /* a rest of a killed writer */
     buf_release(&text);
     buf_release(&path);

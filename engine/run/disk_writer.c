@@ -108,7 +108,7 @@ static void fail_group(disk_cache *d, const err *why) {
     tell(d, &(disk_news){.kind = DISK_NEWS_FAILED});
 }
 
-static int flush_group(disk_cache *d, err *e) {
+int disk_flush_group(disk_cache *d, err *e) {
     if (d->n_group == 0) return OK;
     size_t bytes = (size_t)d->n_group * sizeof(disk_line);
     disk_segment *s = &d->segments[d->i_current];
@@ -135,7 +135,7 @@ static int need_segment(disk_cache *d, size_t bytes, err *e) {
     if (d->i_current >= 0) {
         uint64_t size = atomic_load(&d->segments[d->i_current].bytes);
         if (size + bytes <= d->segment_max || size == sizeof(disk_head)) return OK;
-        int rc = flush_group(d, e);
+        int rc = disk_flush_group(d, e);
         if (rc != OK) return rc;
     }
     int32_t i = segment_new(d, e);
@@ -165,7 +165,7 @@ static int append(disk_cache *d, const disk_job *job, err *e) {
     atomic_fetch_add_explicit(&d->n_written, bytes, memory_order_relaxed);
     if (d->n_group == 0) d->group_ms = clock_mono_ms();
     d->group[d->n_group++] = line;
-    return d->n_group == DISK_GROUP ? flush_group(d, e) : OK;
+    return d->n_group == DISK_GROUP ? disk_flush_group(d, e) : OK;
 }
 
 /* ---- making room ---- */
@@ -242,12 +242,25 @@ static void clean(disk_cache *d) {
 
 /* ---- the thread ---- */
 
+static void do_forget(disk_cache *d, const disk_job *job) {
+    err why = ERR_INIT;
+    if (disk_forget_now(d, &job->line, &why) != OK) {
+        atomic_fetch_add_explicit(&d->n_errors, 1, memory_order_relaxed);
+        LOG(LOG_ERROR, "cache", "a record may still be on disk", "message=\"%s\"", why.msg);
+    }
+    tell(d, &(disk_news){.kind = DISK_NEWS_FORGOTTEN});
+}
+
 static void do_job(disk_cache *d, const disk_job *job) {
     err why = ERR_INIT;
+    if (job->i_slot < 0) {
+        do_forget(d, job);
+        return;
+    }
     if (!d->has_failed) {
         int rc = append(d, job, &why);
         bool is_due = clock_mono_ms() - d->group_ms > GROUP_MS;
-        if (rc == OK && job->ends_group && is_due) rc = flush_group(d, &why);
+        if (rc == OK && job->ends_group && is_due) rc = disk_flush_group(d, &why);
         if (rc != OK) fail_group(d, &why);
     }
     tell(d, &(disk_news){.kind = DISK_NEWS_SLOT, .i_slot = job->i_slot});
@@ -266,11 +279,11 @@ void *disk_writer(void *arg) {
         int rc = spsc_pop(d->jobs, &job, d->n_group > 0 ? QUIET_MS : IDLE_MS);
         if (rc == OK) do_job(d, &job);
         if (rc == ERR_CANCELLED) break;
-        if (rc == ERR_TIMEOUT && flush_group(d, &why) != OK) fail_group(d, &why);
+        if (rc == ERR_TIMEOUT && disk_flush_group(d, &why) != OK) fail_group(d, &why);
         clean(d);
     }
     err why = ERR_INIT;
-    if (!d->has_failed && flush_group(d, &why) != OK) fail_group(d, &why);
+    if (!d->has_failed && disk_flush_group(d, &why) != OK) fail_group(d, &why);
     d->cleaned_s = 0;
     for (int32_t i = 0; i < DISK_SEGMENTS; i++) {
         if (d->segments[i].number != 0 && d->segments[i].bytes != 0) stamp(d, &d->segments[i]);

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "engine/base/mem.h"
 #include "engine/run/run_internal.h"
 
 #define ANSWER_MS 10000
@@ -29,6 +30,26 @@ static void list_entries(run *r, entries_ask *a) {
     }
 }
 
+/* The node that lost its mark and its forefathers, as far as nobody else needs them. */
+static void drop_chain(run *r, int32_t node) {
+    prefix_view v;
+    int32_t n = 0;
+    prefix_look(r->prefixes, node, &v);
+    prefix_hash *chain = mem_array((size_t)v.depth + 2, sizeof *chain);
+    for (int32_t i = node; i != PREFIX_ROOT;) {
+        prefix_look(r->prefixes, i, &v);
+        int32_t parent = prefix_drop_spare(r->prefixes, i);
+        if (parent < 0) break;
+        bool is_page = v.n_tokens == r->info.page_tokens;
+        if (is_page && (v.stored != 0 || n > 0)) chain[n++] = v.hash;
+        prefix_look(r->prefixes, parent, &v);
+        chain[n] = v.hash;
+        i = parent;
+    }
+    if (r->disk != NULL) disk_forget_pages(r->disk, chain, n);
+    mem_free(chain);
+}
+
 static void drop_entry(run *r, entries_ask *a) {
     prefix_view v;
     a->rc = ERR_NOT_FOUND;
@@ -37,7 +58,9 @@ static void drop_entry(run *r, entries_ask *a) {
         if (v.serial != a->id) continue;
         a->is_on_disk = v.stored != 0 || v.mark_stored != 0;
         a->rc = OK;
+        store_forget_mark(r, i);
         prefix_unmark(r->prefixes, i);
+        drop_chain(r, i);
         return;
     }
 }
@@ -89,9 +112,9 @@ int run_entries(run *r, run_entry *out, int32_t cap, int32_t *n, err *e) {
     return rc;
 }
 
-int run_entry_drop(run *r, uint64_t id, bool *is_on_disk, err *e) {
+int run_entry_drop(run *r, uint64_t id, bool *was_on_disk, err *e) {
     entries_ask a = {.id = id};
     int rc = ask(r, &a, e);
-    *is_on_disk = a.is_on_disk;
+    *was_on_disk = a.is_on_disk;
     return rc == ERR_NOT_FOUND ? err_set(e, rc, "no entry of this id is in the cache") : rc;
 }

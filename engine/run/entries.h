@@ -15,8 +15,9 @@ typedef struct run_entry {
 
 /* Fills up to cap entries; *n is how many there are. ERR_TIMEOUT: no step ended in time. */
 int run_entries(run *r, run_entry *out, int32_t cap, int32_t *n, err *e);
-/* Forgets one in memory. *is_on_disk: a copy on disk stays until its time. ERR_NOT_FOUND. */
-int run_entry_drop(run *r, uint64_t id, bool *is_on_disk, err *e);
+/* Forgets one and the pages that only it needs, in memory and, where *was_on_disk, there.
+ * ERR_NOT_FOUND. */
+int run_entry_drop(run *r, uint64_t id, bool *was_on_disk, err *e);
 
 /* The step thread, between steps. */
 void run_answer_entries(run *r);

@@ -397,6 +397,16 @@ static void drop_node(prefix_cache *c, int32_t i) {
     c->first_free = i;
 }
 
+int32_t prefix_drop_spare(prefix_cache *c, int32_t i) {
+    const node *n = &c->nodes[i];
+    int32_t parent = n->parent;
+    bool is_spare = i != PREFIX_ROOT && n->is_used && n->mark == NONE && n->n_children == 0 &&
+                    page_pool_is_idle(c->o.pool, n->page);
+    if (!is_spare) return NONE;
+    drop_node(c, i);
+    return parent;
+}
+
 void prefix_poison(prefix_cache *c, int32_t i, uint64_t creator) {
     for (; i != PREFIX_ROOT && c->nodes[i].creator == creator; i = c->nodes[i].parent) {
         c->nodes[i].is_poisoned = true;

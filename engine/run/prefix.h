@@ -82,6 +82,8 @@ int32_t prefix_grow(prefix_cache *c, int32_t node, prefix_growth *g);
 void *prefix_mark(prefix_cache *c, int32_t node, const prefix_key *key, int32_t page, int32_t *at);
 /* The mark turned out unusable. */
 void prefix_unmark(prefix_cache *c, int32_t node);
+/* Gives up a node that has no mark and nobody needs; returns its parent. -1: it stays. */
+int32_t prefix_drop_spare(prefix_cache *c, int32_t node);
 /* Nodes that this creator added, from node upwards, are never found again. */
 void prefix_poison(prefix_cache *c, int32_t node, uint64_t creator);
 /* Gives up one node that nobody uses; false if there is none. */

@@ -222,6 +222,8 @@ bool reuse_should_wait(const run *r, const ticket *t);
 void store_attach(run *r);
 /* This node got a mark. */
 void store_note(run *r, int32_t node);
+/* What is on disk of the mark of this node goes. */
+void store_forget_mark(run *r, int32_t node);
 /* Moves some of what waits to the writer. */
 void store_pump(run *r);
 bool store_has_work(run *r);

@@ -59,6 +59,15 @@ static disk_name name_of(const run *r, const prefix_view *v, int32_t type) {
     return name;
 }
 
+void store_forget_mark(run *r, int32_t node) {
+    prefix_view v;
+    if (r->disk == NULL) return;
+    prefix_look(r->prefixes, node, &v);
+    if (v.mark_stored == 0) return;
+    disk_name name = name_of(r, &v, v.n_tokens < r->info.page_tokens ? DISK_TAIL : DISK_MARK);
+    disk_forget(r->disk, &name);
+}
+
 /* Gives one record to the writer. False: it has no room now. */
 static bool give(run *r, const prefix_view *v, int32_t type) {
     disk_place place;
