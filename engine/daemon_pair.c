@@ -15,6 +15,7 @@
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
+#include "engine/base/secret.h"
 #include "engine/base/sha256.h"
 #include "engine/base/str.h"
 #include "engine/daemon_internal.h"
@@ -57,8 +58,8 @@ static size_t make_start(char *line, size_t cap) {
         n += (size_t)snprintf(line + n, cap - n, "%02x", id[i]);
     }
     n += (size_t)snprintf(line + n, cap - n, "\n");
-    memset(secret, 0, sizeof secret);
-    memset(hex, 0, sizeof hex);
+    explicit_bzero(secret, sizeof secret);
+    explicit_bzero(hex, sizeof hex);
     return n;
 }
 
@@ -143,11 +144,13 @@ static int start_both(pair *p, err *e) {
     int port = (int)p->o->meet_port, listener = -1;
     int rc = meet_listen("127.0.0.1", &port, &listener, e);
     if (rc != OK) return rc;
+    secret_hold();
     size_t n = make_start(line, sizeof line);
     for (int r = 0; r < PAIR_RANKS && rc == OK; r++) {
         rc = start_rank(p, &(rank_start){r, port, listener, line, n}, e);
     }
-    memset(line, 0, sizeof line);
+    explicit_bzero(line, sizeof line);
+    secret_drop();
     close(listener);
     LOG(LOG_INFO, "pair", "ranks started", "rank0=%ld rank1=%ld port=%d", (long)p->pid[0],
         (long)p->pid[1], port);

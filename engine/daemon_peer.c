@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/privilege.h"
+#include "engine/base/secret.h"
 #include "engine/base/sha256.h"
 #include "engine/base/str.h"
 #include "engine/base/version.h"
@@ -12,7 +14,7 @@
 #include "engine/dist/probe.h"
 
 #ifdef TANDEM_CUDA
-#include "engine/dist/exchange_nccl.h"
+#include "engine/dist/exchange_peer.h"
 #endif
 
 enum { START_LINE_MAX = 128, START_WAIT_MS = 10000, EXCHANGE_WAIT_MS = 60000 };
@@ -45,7 +47,6 @@ static bool parse_start(char *line, meet_options *m) {
     uint64_t value = 0;
     if (strlen(line) != 64 + 1 + 16 || line[64] != ' ') return false;
     line[64] = '\0';
-    log_hide(line);
     for (const char *c = line + 65; *c != '\0'; c++) {
         const char *at = strchr(digits, *c);
         if (at == NULL) return false;
@@ -60,7 +61,7 @@ static int read_start(meet_options *m, err *e) {
     int rc = read_line(line, sizeof line, e);
     if (rc != OK) return rc;
     bool is_good = parse_start(line, m);
-    memset(line, 0, sizeof line);
+    explicit_bzero(line, sizeof line);
     if (is_good) return OK;
     return err_set(e, ERR_AUTH,
         "standard input must give the start's secret (64 hexadecimal digits), a space and the "
@@ -77,25 +78,53 @@ int daemon_meet(const daemon_options *o, daemon_self *self, meet_fds *fds, err *
         .n_channels = MEET_MAX_CHANNELS,
         .timeout_ms = (int)(o->meet_s * 1000),
         .stop_fd = daemon_stop_fd()};
-    int rc = read_start(&m, e);
+    secret_hold();
+    bool is_here = m.host == NULL || m.host[0] == '\0' || str_starts(m.host, "127.");
+    int rc = is_here ? OK : privilege_refuse_root("a rank of two machines", e);
+    if (rc == OK) rc = read_start(&m, e);
     if (rc == OK) daemon_self_start_id(self, m.identity.start_id);
     daemon_self_phase(self, RANK_MEETING);
     if (rc == OK) rc = daemon_model_digest(o, &m.identity.model, e);
     str_copy(m.identity.build, sizeof m.identity.build, version_build_id());
     if (rc == OK) rc = meet_all(&m, fds, e);
-    memset(m.secret, 0, sizeof m.secret);
+    explicit_bzero(m.secret, sizeof m.secret);
+    secret_drop();
     return rc;
 }
 
-/* The tcp exchange, or on GPUs the one of the GPUs with it as its control. */
+#ifdef TANDEM_CUDA
+static int parse_kind(const buf *text, exchange_kind *out, err *e) {
+    static const char *const names[] = {"auto", "peer", "nccl"};
+    *out = EXCHANGE_AUTO;
+    if (text->len == 0) return OK;
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(buf_cstr(text), names[i]) != 0) continue;
+        *out = (exchange_kind)i;
+        return OK;
+    }
+    return err_set(e, ERR_ARG, "--exchange is '%s'; it must be auto, peer or nccl", buf_cstr(text));
+}
+
+/* The exchange of the GPUs with the tcp one as its control. */
+static int open_gpu_exchange(const daemon_options *o, exchange *tcp, exchange **out, err *e) {
+    exchange_kind kind;
+    int rc = parse_kind(&o->exchange_kind, &kind, e);
+    if (rc == OK) rc = exchange_gpu_open(tcp, kind, out, e);
+    if (rc != OK) {
+        *out = tcp;
+        return rc;
+    }
+    LOG(LOG_INFO, "ranks", "exchange of the GPUs", "kind=%s", exchange_gpu_name(*out));
+    return OK;
+}
+#endif
+
+/* The tcp exchange, or on GPUs the one of the GPUs. */
 static int pick_exchange(const daemon_options *o, exchange *tcp, exchange **out, err *e) {
     *out = tcp;
 #ifdef TANDEM_CUDA
-    if (o->backend.len > 0 && strcmp(buf_cstr(&o->backend), "cuda") == 0) {
-        int rc = exchange_nccl_open(tcp, 0, out, e);
-        if (rc != OK) *out = tcp;
-        return rc;
-    }
+    if (o->backend.len > 0 && strcmp(buf_cstr(&o->backend), "cuda") == 0)
+        return open_gpu_exchange(o, tcp, out, e);
 #else
     (void)o;
     (void)e;

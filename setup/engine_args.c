@@ -45,12 +45,13 @@ static void put_cache(const settings *s, const engine_args_sink *out) {
     buf_release(&dir);
 }
 
-/* A file the owner named must be there; the usual one counts when it is. */
+/* A file the owner named must be there; the usual one counts from when it is, so that the first key
+ * needs no restart. */
 static void put_keys(const settings *s, const engine_args_sink *out) {
     buf path = BUF_INIT;
-    bool is_wanted = engine_args_key_file(s, &path, NULL) == OK &&
-                     (settings_is_set(s, "API_KEY_FILE") || file_exists(buf_cstr(&path)));
-    if (is_wanted) out->add(out->ctx, "--keys", buf_cstr(&path));
+    bool is_named = settings_is_set(s, "API_KEY_FILE");
+    if (engine_args_key_file(s, &path, NULL) == OK)
+        out->add(out->ctx, is_named ? "--keys" : "--usual-keys", buf_cstr(&path));
     buf_release(&path);
 }
 
@@ -90,6 +91,8 @@ void engine_args_put_endpoint(const settings *s, const engine_args_sink *out) {
     if (!settings_is_on(s, "API")) return;
     buf_printf(&place, "%s:%s", address, settings_get(s, "API_PORT"));
     out->add(out->ctx, "--listen", buf_cstr(&place));
-    if (!str_starts(address, "127.")) out->add(out->ctx, "--confirm-remote", address);
+    /* Never on its own word: the owner typed this very address once. */
+    if (settings_is_set(s, "API_CONFIRMED"))
+        out->add(out->ctx, "--confirm-remote", settings_get(s, "API_CONFIRMED"));
     buf_release(&place);
 }

@@ -23,7 +23,8 @@ void engine_args_put(const settings *s, const engine_args_sink *out);
 /* The model of the settings or model_dir (NULL: not given) with its full path: the daemon may have
  * another folder. Nothing for the built-in model. */
 void engine_args_put_model(const settings *s, const char *model_dir, const engine_args_sink *out);
-/* The endpoint where the settings switch it on. The owner confirmed its address when it was set. */
+/* The endpoint where the settings switch it on, with the address the owner confirmed, if any; the
+ * engine refuses another one that is not loopback (endpoint_check_settings says so before). */
 void engine_args_put_endpoint(const settings *s, const engine_args_sink *out);
 
 #endif

@@ -11,9 +11,9 @@
 #include "engine/base/file.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/base/secret.h"
 #include "engine/base/str.h"
 #include "setup/hub_http.h"
-#include "setup/ssh_secret.h"
 
 enum { SECRET_MAX = 512 };
 
@@ -38,6 +38,7 @@ hub_secret *hub_secret_new(const char *text) {
 
 void hub_secret_free(hub_secret *s) {
     if (s == NULL) return;
+    log_forget(s->text);
     explicit_bzero(s, sizeof *s);
     munmap(s, sizeof *s);
     secret_drop();

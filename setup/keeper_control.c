@@ -15,6 +15,7 @@
 #include "engine/base/file.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/base/secret.h"
 #include "engine/base/str.h"
 #include "engine/base/version.h"
 #include "setup/keeper_internal.h"
@@ -214,13 +215,21 @@ static int obey(keeper *k, const json *v, err *e) {
     return rc;
 }
 
+/* The parsed order holds the secret as text. */
+static void wipe_order(const json *v) {
+    const char *secret = json_str(json_get(json_get(v, "order"), "secret"));
+    if (secret != NULL) explicit_bzero((char *)(uintptr_t)secret, strlen(secret));
+}
+
 static void answer_one(keeper *k, int fd) {
     struct ucred who = {0};
     socklen_t n = sizeof who;
     buf line = BUF_INIT, reply = BUF_INIT;
     json *v = NULL;
     err e = ERR_INIT;
+    (void)buf_reserve(&line, KEEPER_ORDER_MAX); /* growing would leave copies of the secret */
     set_limit(fd);
+    secret_hold();
     int rc = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 &&
                      (who.uid == getuid() || who.uid == 0)
                  ? OK
@@ -234,9 +243,11 @@ static void answer_one(keeper *k, int fd) {
         refuse(&reply, &e);
     }
     (void)send(fd, reply.data, reply.len, MSG_NOSIGNAL);
+    wipe_order(v);
     json_free(v);
     if (line.data != NULL) explicit_bzero(line.data, line.cap);
     buf_release(&line);
+    secret_drop();
     buf_release(&reply);
 }
 
@@ -272,6 +283,7 @@ int keeper_call_text(const char *request, size_t len, buf *reply, err *e) {
 int keeper_call(const char *verb, const keeper_order *o, json **reply, err *e) {
     buf request = BUF_INIT, answer = BUF_INIT;
     json *v = NULL;
+    if (o != NULL) (void)buf_reserve(&request, 2 * KEEPER_ORDER_MAX);
     buf_printf(&request, "{\"do\":\"%s\"", verb);
     if (o != NULL) {
         buf_puts(&request, ",\"order\":");

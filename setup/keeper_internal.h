@@ -103,7 +103,7 @@ bool keeper_guard_look(keeper_guard *g, char *why, size_t cap);
 typedef struct keeper {
     keeper_options options;
     keeper_order order;
-    bool has_order, wants_stop, wants_quit, was_ready, is_leaving;
+    bool has_order, holds_secret, wants_stop, wants_quit, was_ready, is_leaving;
     keeper_state state;
     keeper_rank rank;
     keeper_link *link;

@@ -15,6 +15,7 @@
 #include "engine/base/file.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/base/secret.h"
 #include "engine/base/str.h"
 #include "setup/keeper_internal.h"
 #include "setup/paths.h"
@@ -71,6 +72,7 @@ static int open_log(keeper_rank *r, const keeper_order *o, int *fd, err *e) {
 typedef struct rank_child {
     char *argv[KEEPER_WORDS_MAX + 1];
     char *envp[ENVIRON_MAX + KEEPER_ENV_MAX + 1];
+    uint8_t *secret; /* of the order, wiped in the child */
 } rank_child;
 
 static void fill_environment(rank_child *c, const keeper_order *o) {
@@ -92,6 +94,8 @@ static _Noreturn void become_rank(rank_child *c, int in_fd, int log_fd, pid_t pa
     /* Without its keeper a rank ends: nobody would watch it. */
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(EXIT_FAILURE);
+    explicit_bzero(c->secret, SHA256_BYTES);
+    secret_drop_in_child();
     int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
     if (fd >= 0) {
         ssize_t n = write(fd, "1000", 4);
@@ -129,6 +133,7 @@ static int fork_rank(keeper_rank *r, const keeper_order *o, int log_fd, err *e) 
     for (int i = 0; i < o->n_words; i++)
         c->argv[i] = str_eq(o->words[i], status) ? r->status_path : o->words[i];
     fill_environment(c, o);
+    c->secret = (uint8_t *)(uintptr_t)o->secret; /* only the child writes there */
     int rc = pipe2(in, O_CLOEXEC) == 0 ? OK : err_errno(e, "making a pipe for the rank");
     pid_t parent = getpid(), pid = rc == OK ? fork() : -1;
     if (pid == 0) become_rank(c, in[0], log_fd, parent);

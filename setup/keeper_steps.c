@@ -7,6 +7,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/log.h"
+#include "engine/base/secret.h"
 #include "engine/base/str.h"
 #include "setup/keeper_internal.h"
 
@@ -68,6 +69,8 @@ static void close_parts(keeper *k) {
     keeper_guard_free(k->guard);
     k->guard = NULL;
     explicit_bzero(k->order.secret, sizeof k->order.secret);
+    if (k->holds_secret) secret_drop();
+    k->holds_secret = false;
     k->idle_from_ms = clock_mono_ms();
 }
 
@@ -518,6 +521,8 @@ int keeper_take_order(keeper *k, keeper_order *o, err *e) {
     k->end_asked_ms = k->go_at_ms = k->gate_deadline_ms = 0;
     k->reason[0] = k->first_error[0] = k->last_error[0] = k->peer_reason[0] = '\0';
     k->ordered_ms = clock_mono_ms();
+    if (!k->holds_secret) secret_hold();
+    k->holds_secret = true;
     open_link(k);
     enter(k, KEEPER_LINKING);
     return OK;

@@ -10,6 +10,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
+#include "engine/base/secret.h"
 #include "engine/base/sha256.h"
 #include "engine/base/str.h"
 
@@ -177,6 +178,7 @@ int link_prove_tcp(node_access *head, node_access *worker, const link_plan *plan
     if (node_access_session(head) != NULL) {
         return err_set(e, ERR_UNSUPPORTED, "the link test runs on the head itself");
     }
+    secret_hold();
     int rc = find_program(worker, &program, e);
     for (int k = 0; k < LINK_RAILS && rc == OK; k++) {
         for (int n = 0; n < LINK_NODES; n++)
@@ -210,6 +212,9 @@ int link_prove_tcp(node_access *head, node_access *worker, const link_plan *plan
         node_access_close(s[k].node);
         buf_release(&s[k].printed);
     }
+    explicit_bzero(s, sizeof s);
+    explicit_bzero(x, sizeof x);
+    secret_drop();
     if (str_starts(buf_cstr(&program), "/tmp/")) {
         buf text = BUF_INIT;
         (void)node_tool(worker, &text, NULL, "rm", "-f", "--", buf_cstr(&program), NULL);

@@ -3,16 +3,20 @@
 #ifndef SETUP_NODE_H
 #define SETUP_NODE_H
 
+#include <stdbool.h>
+
 typedef struct node_verb {
     const char *name;
     const char *help; /* arguments and one line */
     int (*run)(int argc, char **argv);
+    bool refuses_root; /* it listens, loads or writes what came from the other machine */
 } node_verb;
 
 /* node_copy.c */
 int node_receive(int argc, char **argv);
 int node_send(int argc, char **argv);
 int node_hash(int argc, char **argv);
+int node_wipe(int argc, char **argv);
 /* node_prepare.c */
 int node_prepare(int argc, char **argv);
 /* node_probe.c */

@@ -1,12 +1,14 @@
-/* tandem-node receive, send, hash. */
+/* tandem-node receive, send, hash, wipe. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "engine/base/log.h"
+#include "engine/base/secret.h"
 #include "engine/base/sha256.h"
 #include "engine/base/str.h"
+#include "setup/cache_wipe.h"
 #include "setup/node.h"
 #include "setup/stream.h"
 #include "setup/stream_spawn.h"
@@ -26,6 +28,7 @@ int node_receive(int argc, char **argv) {
         return EXIT_WRONG_USE;
     }
     signal(SIGPIPE, SIG_IGN);
+    secret_hold(); /* until the process ends */
     log_open(&(log_options){.fd = 2, .level = LOG_WARN, .node = "worker", .rank = -1});
     return stream_receive(0, 1, &e) == OK ? EXIT_FINE : failed("receive", &e);
 }
@@ -39,6 +42,19 @@ int node_hash(int argc, char **argv) {
         sha256_hex(raw, hex);
         printf("%s  %s\n", hex, argv[i]);
     }
+    return EXIT_FINE;
+}
+
+int node_wipe(int argc, char **argv) {
+    cache_wiped w;
+    err e = ERR_INIT;
+    if (argc != 1 || argv[0][0] != '/') {
+        fprintf(stderr, "tandem-node: wipe needs the full path of the cache folder\n");
+        return EXIT_WRONG_USE;
+    }
+    if (cache_wipe(argv[0], &w, &e) != OK) return failed("wipe", &e);
+    printf("{\"files\":%llu,\"bytes\":%llu,\"busy\":%d}\n", (unsigned long long)w.n_files,
+        (unsigned long long)w.bytes, w.n_busy);
     return EXIT_FINE;
 }
 
@@ -129,6 +145,7 @@ int node_send(int argc, char **argv) {
         return EXIT_WRONG_USE;
     }
     signal(SIGPIPE, SIG_IGN);
+    secret_hold(); /* until the process ends */
     log_open(&(log_options){.fd = 2, .level = LOG_WARN, .node = "head", .rank = -1});
     int rc = manifest_load(&m, w.manifest, &e);
     if (rc != OK) return failed("send", &e);

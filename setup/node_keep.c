@@ -11,6 +11,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/log.h"
+#include "engine/base/secret.h"
 #include "engine/base/str.h"
 #include "setup/keeper.h"
 #include "setup/keeper_sweep.h"
@@ -137,6 +138,10 @@ static int read_all_input(buf *out) {
 /* The order comes on standard input, as it holds the secret. */
 static int pass_on(const char *verb, bool has_order, buf *reply, err *e) {
     buf request = BUF_MAX(2 * KEEPER_ORDER_MAX), order = BUF_MAX(KEEPER_ORDER_MAX);
+    secret_hold();
+    /* At their whole size from the beginning: growing would leave copies of the secret. */
+    (void)buf_reserve(&order, KEEPER_ORDER_MAX);
+    (void)buf_reserve(&request, KEEPER_ORDER_MAX + 256);
     int rc = has_order ? read_all_input(&order) : OK;
     if (rc != OK) err_set(e, rc, "the order on standard input cannot be read or is too long");
     while (order.len > 0 && order.data[order.len - 1] == '\n')
@@ -152,6 +157,7 @@ static int pass_on(const char *verb, bool has_order, buf *reply, err *e) {
     if (request.data != NULL) explicit_bzero(request.data, request.cap);
     buf_release(&order);
     buf_release(&request);
+    secret_drop();
     return rc;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/secret.h"
 #include "engine/base/sha256.h"
 #include "setup/link_probe.h"
 #include "setup/node.h"
@@ -22,6 +23,7 @@ int node_probe(int argc, char **argv) {
         return 2;
     }
     link_probe_options o = {.address = argv[0]};
+    secret_hold(); /* until the process ends */
     if (fgets(line, sizeof line, stdin) == NULL) line[0] = '\0';
     line[strcspn(line, "\n")] = '\0';
     if (sha256_parse(line, o.secret) != OK) {

@@ -8,10 +8,12 @@
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/log.h"
+#include "engine/base/privilege.h"
 #include "engine/base/rand.h"
 #include "engine/base/str.h"
 #include "engine/base/version.h"
 #include "setup/check.h"
+#include "setup/endpoint.h"
 #include "setup/pair_internal.h"
 #include "setup/paths.h"
 #include "setup/verify_http.h"
@@ -438,6 +440,8 @@ int pair_start(const pair_options *o, pair_sink sink, void *ctx, pair_report *ou
     uint64_t begun = clock_mono_ms();
     *out = (pair_report){0};
     int rc = begin(&p, o, sink, ctx, e);
+    if (rc == OK) rc = privilege_refuse_root("the pair", e);
+    if (rc == OK) rc = endpoint_check_settings(o->settings, e);
     if (rc == OK) rc = need_worker(o, e);
     if (rc == OK && !o->is_attended) rc = pair_versions_same(o, e);
     if (rc == OK) rc = pair_lock_take(&p, "start", e);
@@ -505,6 +509,36 @@ static void put_order(const pair_run *p, int node, buf *out) {
             (long long)o->gate_mib);
 }
 
+/* What memory the rank would take there, in the engine's own words. On a worker that has no engine yet
+ * it is about what the head needs. */
+static void put_memory(const pair_run *p, int node, buf *out) {
+    const keeper_order *o = &p->order[node];
+    const char *argv[KEEPER_WORDS_MAX + 2];
+    int n = 0;
+    remote_result r;
+    err e = ERR_INIT;
+    if (!node_exists(p->o->node[node], p->daemon[node])) return;
+    for (int i = 0; i < o->n_words; i++) {
+        if (str_eq(o->words[i], "--status"))
+            i++; /* a place that the keeper would choose */
+        else
+            argv[n++] = o->words[i];
+    }
+    argv[n++] = "--plan";
+    argv[n] = NULL;
+    node_command k = {.argv = argv, .timeout_ms = 60000, .max_out = 65536, .stop = p->o->stop};
+    remote_result_init(&r);
+    /* An engine of an older build does not know the question; a start replaces it. */
+    if (node_run(p->o->node[node], &k, &r, &e) == OK && r.exit_code != 2) {
+        const buf *words = r.exit_code == 0 ? &r.out : &r.err;
+        const char *text = buf_cstr(words);
+        int len = (int)strcspn(text, "\n");
+        buf_printf(out, "%s:   memory: %s%.*s\n", pair_node_name(node),
+            r.exit_code == 0 ? "" : "refused: ", len, text);
+    }
+    remote_result_release(&r);
+}
+
 int pair_plan(const pair_options *o, buf *out, err *e) {
     pair_run p;
     int rc = begin(&p, o, NULL, NULL, e);
@@ -525,6 +559,7 @@ int pair_plan(const pair_options *o, buf *out, err *e) {
         for (int i = PAIR_NODES - 1; i >= 0; i--) {
             buf_printf(out, "%s: %s keep --detach\n", pair_node_name(i), p.program[i]);
             put_order(&p, i, out);
+            put_memory(&p, i, out);
         }
         buf_printf(
             out, "head: verify on start: %s\n", settings_get(o->settings, "VERIFY_ON_START"));

@@ -19,6 +19,7 @@ typedef struct pair_run {
     char settings[65];
     char socket[256];
     keeper_order order[PAIR_NODES];
+    bool holds_secret;
 } pair_run;
 
 /* pair_lock.c */

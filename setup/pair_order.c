@@ -6,6 +6,7 @@
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
+#include "engine/base/secret.h"
 #include "engine/base/str.h"
 #include "setup/engine_args.h"
 #include "setup/pair_internal.h"
@@ -222,6 +223,8 @@ static int fill_order(pair_run *p, int node, const uint8_t secret[SHA256_BYTES],
 
 int pair_orders(pair_run *p, err *e) {
     uint8_t secret[SHA256_BYTES];
+    if (!p->holds_secret) secret_hold();
+    p->holds_secret = true;
     rand_secret(secret, sizeof secret);
     int rc = fill_order(p, PAIR_HEAD, secret, e);
     if (rc == OK) rc = fill_order(p, PAIR_WORKER, secret, e);
@@ -232,5 +235,7 @@ int pair_orders(pair_run *p, err *e) {
 void pair_run_release(pair_run *p) {
     for (int i = 0; i < PAIR_NODES; i++)
         keeper_order_release(&p->order[i]);
+    if (p->holds_secret) secret_drop();
+    p->holds_secret = false;
     pair_lock_drop(p);
 }

@@ -381,6 +381,7 @@ int pair_keeper_up(pair_run *p, int node, err *e) {
 
 int pair_keeper_order(pair_run *p, int node, err *e) {
     buf text = BUF_MAX(KEEPER_ORDER_MAX);
+    (void)buf_reserve(&text, KEEPER_ORDER_MAX); /* growing would leave copies of the secret */
     int rc = keeper_order_print(&p->order[node], &text);
     if (rc == OK) rc = pair_keeper_ask(p, node, "start", &text, NULL, e);
     if (text.data != NULL) explicit_bzero(text.data, text.cap);

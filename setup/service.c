@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "engine/base/file.h"
+#include "engine/base/privilege.h"
 #include "engine/base/str.h"
 #include "setup/pair_internal.h"
 
@@ -48,6 +49,7 @@ static int read_template(const char *name, buf *out, err *e) {
         path_join(&path, buf_cstr(&folder), name);
         is_found = file_exists(buf_cstr(&path));
     }
+    path_real(&path);
     if (rc == OK && !is_found && source != NULL) {
         buf_reset(&path);
         buf_printf(&path, "%s/templates/systemd/%s", source, name);
@@ -240,7 +242,8 @@ static int need_both(const pair_options *o, err *e) {
 }
 
 int service_install(const pair_options *o, service_sink sink, void *ctx, err *e) {
-    int rc = need_both(o, e);
+    int rc = privilege_refuse_root("a unit of the pair", e);
+    if (rc == OK) rc = need_both(o, e);
     /* The worker's unit names the engine's folder there, which must exist before it is enabled. */
     if (rc == OK) {
         pair_run p = {.o = o, .lock_fd = -1};

@@ -27,6 +27,8 @@ static const setting_key KEYS[] = {
     /* The endpoint. */
     {"API", SETTING_SWITCH, "off", 0, 0, NULL, false, "TCP endpoint for other programs"},
     {"API_BIND", SETTING_ADDRESS, "127.0.0.1", 0, 0, NULL, true, "address of the endpoint"},
+    {"API_CONFIRMED", SETTING_ADDRESS, "", 0, 0, NULL, true,
+        "the address other machines may reach, as you typed it (tandem api on asks for it)"},
     {"API_PORT", SETTING_INT, "8888", 1, 65535, NULL, true, "port of the endpoint"},
     {"API_KEY_FILE", SETTING_PATH, "", 0, 0, NULL, true, "file with the digests of API keys"},
     {"API_LOG_BODIES", SETTING_SWITCH, "off", 0, 0, NULL, false, "request log with texts"},
@@ -110,38 +112,11 @@ const setting_key *settings_key(const char *name) {
     return NULL;
 }
 
-/* Edit distance, cut off at limit: names are short, so the quadratic form is fine. */
-static size_t distance(const char *a, const char *b, size_t limit) {
-    enum { CAP = 40 };
-    size_t n = strlen(a), m = strlen(b);
-    if (n >= CAP || m >= CAP) return limit;
-    size_t row[CAP];
-    for (size_t j = 0; j <= m; j++)
-        row[j] = j;
-    for (size_t i = 1; i <= n; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            size_t up = row[j];
-            size_t best = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-            if (up + 1 < best) best = up + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            row[j] = best;
-            diagonal = up;
-        }
-    }
-    return row[m] < limit ? row[m] : limit;
+static const char *name_at(size_t i, void *ctx) {
+    (void)ctx;
+    return KEYS[i].name;
 }
 
 const char *settings_nearest(const char *name) {
-    const char *best = NULL;
-    size_t best_distance = 4;
-    for (size_t i = 0; i < N_KEYS; i++) {
-        size_t d = distance(name, KEYS[i].name, best_distance);
-        if (d < best_distance) {
-            best_distance = d;
-            best = KEYS[i].name;
-        }
-    }
-    return best;
+    return str_nearest(name, name_at, N_KEYS, NULL);
 }

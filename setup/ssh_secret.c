@@ -1,38 +1,17 @@
 #include "setup/ssh_secret.h"
 
-#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 
 #include "engine/base/err.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/base/secret.h"
 
 struct ssh_secret {
     size_t len;
     char text[SSH_SECRET_MAX];
 };
-
-static pthread_mutex_t hold_lock = PTHREAD_MUTEX_INITIALIZER;
-static int n_held, dumpable_before;
-
-void secret_hold(void) {
-    pthread_mutex_lock(&hold_lock);
-    if (n_held++ == 0) {
-        dumpable_before = prctl(PR_GET_DUMPABLE, 0, 0, 0, 0);
-        (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-    }
-    pthread_mutex_unlock(&hold_lock);
-}
-
-void secret_drop(void) {
-    pthread_mutex_lock(&hold_lock);
-    CHECK(n_held > 0);
-    /* 2 is the system's own choice and cannot be set from here. */
-    if (--n_held == 0 && dumpable_before == 1) (void)prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
-    pthread_mutex_unlock(&hold_lock);
-}
 
 /* A mapping of its own: locking works on whole pages, and nothing else may share them. */
 ssh_secret *ssh_secret_new(void) {
@@ -50,12 +29,14 @@ ssh_secret *ssh_secret_new(void) {
 
 void ssh_secret_free(ssh_secret *s) {
     if (s == NULL) return;
+    log_forget(s->text);
     explicit_bzero(s, sizeof *s);
     munmap(s, sizeof *s);
     secret_drop();
 }
 
 int ssh_secret_set(ssh_secret *s, const char *text, size_t n) {
+    log_forget(s->text);
     explicit_bzero(s, sizeof *s);
     if (n >= SSH_SECRET_MAX) return ERR_LIMIT;
     memcpy(s->text, text, n);

@@ -9,12 +9,6 @@
 
 typedef struct ssh_secret ssh_secret;
 
-/* While at least one secret is held, the process is in no core dump and no other process of the user
- * may read its memory: libraries make copies that the secret's own page does not protect. Counted;
- * any thread. */
-void secret_hold(void);
-void secret_drop(void);
-
 /* Empty; never NULL. Freed, wiped, with ssh_secret_free. */
 ssh_secret *ssh_secret_new(void);
 void ssh_secret_free(ssh_secret *s);

@@ -39,11 +39,16 @@ static const step_field CONNECT_FIELDS[] = {
         "programs use the address below with a key.",
         "off on", true},
     {"API_BIND", "address of the endpoint",
-        "127.0.0.1 is reached from the head only. Any other address needs a key file and a firewall "
-        "that knows who may come in.",
+        "127.0.0.1 is reached from the head only. For other machines give the address of one interface "
+        "of the head, not 0.0.0.0, which is every network at once; it needs a key, and you type it "
+        "again before it is used.",
         NULL, true},
     {"API_PORT", "port of the endpoint", "Any free port; 8888 unless something else has it.", NULL,
         true},
+    {"API_KEY_LABEL", "label of a new API key",
+        "A key of 32 random bytes is made under this label and shown once; only its digest is kept. "
+        "Empty: none is made, unless other machines shall come in and there is no key yet.",
+        NULL, false},
     LAST_FIELD,
 };
 static const step_field KEEP_FIELDS[] = {
@@ -60,7 +65,7 @@ static const step_field KEEP_FIELDS[] = {
 
 static const step_info INFO[STEP_COUNT] = {
     [STEP_WELCOME] = {"welcome", "Welcome",
-        "Seventeen steps lead from two boxes and a cable to a verified endpoint. Each shows what it "
+        "Sixteen steps lead from two boxes and a cable to a verified endpoint. Each shows what it "
         "would change before it changes it; you can stop anywhere and go on later.",
         "1 min", "Begin", 0, NULL},
     [STEP_FIND] = {"find", "Find",

@@ -1,4 +1,4 @@
-/* The guided set-up: seventeen steps from two boxes and a cable to a verified endpoint. Every step has
+/* The guided set-up: sixteen steps after a welcome from two boxes and a cable to a verified endpoint. Every step has
  * the same phases: inspect (reads only; fills a table and the plan of what would be changed), apply
  * (does exactly what the plan says, each change written to the undo journal before it is made) and
  * prove. What was proven stands in a journal of JSON lines, so that a program that was killed anywhere
@@ -38,8 +38,11 @@ enum {
     STEP_CONNECT,
     STEP_KEEP,
     STEP_SUMMARY,
-    STEP_COUNT
+    STEP_COUNT,
+    /* People count the steps from 0, the welcome, to this one: the one number that is shown. */
+    STEP_LAST = STEP_COUNT - 1
 };
+_Static_assert(STEP_LAST == 16, "README, manual and the welcome say sixteen");
 
 typedef enum step_state {
     STEP_IS_OPEN,    /* ".." */
@@ -113,6 +116,10 @@ typedef struct flow_talk {
     void (*row)(void *ctx, const step_row *row); /* a result as soon as it is there */
     bool (*host_key)(void *ctx, const remote_host_key *key);
     bool (*secret)(void *ctx, const char *prompt, ssh_secret *out);
+    /* A line to be typed; false when refused. */
+    bool (*typed)(void *ctx, const char *prompt, char *out, size_t cap);
+    /* A secret that is seen this once: text goes to the person and nowhere else. */
+    bool (*show_once)(void *ctx, const char *what, const char *text);
 } flow_talk;
 
 typedef struct flow_options {
@@ -144,7 +151,8 @@ const char *flow_answer(flow *f, const char *key);
 /* Checks and keeps an answer (also on disk). */
 int flow_answer_set(flow *f, const char *key, const char *value, err *e);
 int flow_answer_check(const char *key, const char *value, err *e);
-/* KEY=VALUE lines. Every key must be a setting or ACCEPT_HOST_KEY, ACCEPT_WARNINGS, INSTALL_UNITS. */
+/* KEY=VALUE lines. Every key must be a setting or one of the answers that are none
+ * (ACCEPT_HOST_KEY, ACCEPT_WARNINGS, API_KEY_LABEL, CONFIRM_ADDRESS, INSTALL_UNITS). */
 int flow_answers_load(flow *f, const char *path, err *e);
 
 /* The phases. Each fills v anew. When the result is not OK, v->message says it for people; a proof

@@ -1,135 +1,13 @@
-/* Connect, Keep running, Summary: what comes after the first answer. */
+/* Keep running, Summary: what comes after the first answer. */
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
-#include "engine/base/json.h"
 #include "engine/base/str.h"
 #include "engine/base/version.h"
 #include "setup/paths.h"
 #include "setup/step_internal.h"
-#include "setup/verify_http.h"
-
-/* --- Connect --- */
-
-static bool is_endpoint_wanted(flow *f) {
-    return str_eq(flow_answer(f, "API"), "on");
-}
-
-/* GET or POST at the engine's socket; the parsed answer, NULL when there is none. */
-static int ask_engine(const char *path, const char *body, json **out, err *e) {
-    buf socket = BUF_INIT;
-    verify_answer a = {0};
-    char text[280];
-    int rc = paths_socket(&socket, e);
-    const verify_options o = {.socket_path = buf_cstr(&socket), .timeout_ms = 20000};
-    if (rc == OK) rc = verify_http(&o, path, body, NULL, &a, e);
-    if (rc == OK && a.status != 200) {
-        verify_error_text(&a, text, sizeof text);
-        rc = err_set(e, a.status == 409 ? ERR_BUSY : ERR_IO, "%s", text);
-    }
-    if (rc == OK && out != NULL) rc = json_parse(a.body.data, a.body.len, NULL, out, e);
-    verify_answer_release(&a);
-    buf_release(&socket);
-    return rc;
-}
-
-/* What the engine says about its endpoint: "127.0.0.1:8888" or "". */
-static int endpoint_now(char out[100], char model[100], err *e) {
-    json *v = NULL;
-    out[0] = model[0] = '\0';
-    int rc = ask_engine("/tandem/v1/state", NULL, &v, e);
-    const json *p = json_get(v, "endpoint");
-    const char *address = json_str(json_get(p, "address"));
-    const char *id = json_str(json_get(json_get(v, "model"), "id"));
-    if (json_is_true(json_get(p, "on")) && address != NULL) str_copy(out, 100, address);
-    if (id != NULL) str_copy(model, 100, id);
-    json_free(v);
-    return rc;
-}
-
-static void wanted_address(flow *f, char out[100]) {
-    char bind[64];
-    str_copy(bind, sizeof bind, flow_answer(f, "API_BIND"));
-    snprintf(out, 100, "%s:%s", bind, flow_answer(f, "API_PORT"));
-}
-
-int step_connect_inspect(flow *f, step_view *v, err *e) {
-    char now[100], model[100], wanted[100], command[200];
-    int rc = endpoint_now(now, model, e);
-    if (rc != OK) return rc;
-    wanted_address(f, wanted);
-    flow_plan_settings(f, STEP_CONNECT, &v->plan);
-    bool is_right = is_endpoint_wanted(f) ? str_eq(now, wanted) : now[0] == '\0';
-    if (!is_right) {
-        snprintf(command, sizeof command,
-            is_endpoint_wanted(f) ? "POST /tandem/v1/endpoint on, %s"
-                                  : "POST /tandem/v1/endpoint off",
-            wanted);
-        const plan_action a = {.step = (char *)"connect",
-            .node = (char *)"head",
-            .what = is_endpoint_wanted(f) ? (char *)"switch the endpoint of the running engine on"
-                                          : (char *)"switch the endpoint of the running engine off",
-            .command = command,
-            .undo = (char *)"switched back by tandem restart with the settings before"};
-        plan_add(&v->plan, &a);
-    }
-    step_row *r = view_row(v, "base URL", CHECK_STATUS_PASS);
-    if (now[0] != '\0') {
-        view_fact(r, "http://%s/v1", now);
-    } else {
-        view_fact(r, "off; programs of this user use the socket (tandem ask, tandem chat)");
-    }
-    r = view_row(v, "model", CHECK_STATUS_PASS);
-    view_fact(r, "%s", model);
-    r = view_row(v, "key", CHECK_STATUS_PASS);
-    view_fact(r, "none is needed on 127.0.0.1; others: tandem api key new NAME (shown once)");
-    if (now[0] != '\0') {
-        r = view_row(v, "try", CHECK_STATUS_PASS);
-        view_fact(r, "curl http://%s/v1/models", now);
-    }
-    view_done(
-        v, now[0] != '\0' ? "programs connect to http://%s/v1" : "the endpoint is off%s", now);
-    return OK;
-}
-
-int step_connect_apply(flow *f, const step_view *v, err *e) {
-    char body[300], now[100], model[100], wanted[100];
-    (void)v;
-    int rc = endpoint_now(now, model, e);
-    wanted_address(f, wanted);
-    bool is_on = is_endpoint_wanted(f);
-    bool is_right = is_on ? str_eq(now, wanted) : now[0] == '\0';
-    if (rc == OK && !is_right) {
-        char bind[64];
-        str_copy(bind, sizeof bind, flow_answer(f, "API_BIND"));
-        snprintf(body, sizeof body,
-            is_on ? "{\"on\":true,\"bind\":\"%s\",\"port\":%s}" : "{\"on\":false}", bind,
-            flow_answer(f, "API_PORT"));
-        flow_say(f, "head: POST /tandem/v1/endpoint %s", body);
-        rc = ask_engine("/tandem/v1/endpoint", body, NULL, e);
-    }
-    /* Only what works is kept in the file. */
-    return rc == OK ? flow_apply_settings(f, STEP_CONNECT, e) : rc;
-}
-
-int step_connect_prove(flow *f, step_view *v, err *e) {
-    int rc = step_connect_inspect(f, v, e);
-    char now[100], model[100], url[128];
-    if (rc != OK || v->plan.n > 0 || !is_endpoint_wanted(f)) return rc;
-    rc = endpoint_now(now, model, e);
-    if (rc != OK || now[0] == '\0') return rc;
-    verify_answer a = {0};
-    snprintf(url, sizeof url, "http://%s", now);
-    const verify_options o = {.base_url = url, .timeout_ms = 20000};
-    rc = verify_http(&o, "/health", NULL, NULL, &a, e);
-    step_row *r = view_row(
-        v, "answers there", rc == OK && a.status == 200 ? CHECK_STATUS_PASS : CHECK_STATUS_FAIL);
-    view_fact(r, rc == OK ? "status %d" : "no answer", a.status);
-    verify_answer_release(&a);
-    return OK;
-}
 
 /* --- Keep running --- */
 

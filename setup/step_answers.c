@@ -11,7 +11,8 @@
 enum { ANSWERS_MAX = 1 << 20 };
 
 /* Answers that are no settings. */
-static const char *const ONLY_ANSWERS[] = {"ACCEPT_HOST_KEY", "ACCEPT_WARNINGS", "INSTALL_UNITS"};
+static const char *const ONLY_ANSWERS[] = {
+    "ACCEPT_HOST_KEY", "ACCEPT_WARNINGS", "API_KEY_LABEL", "CONFIRM_ADDRESS", "INSTALL_UNITS"};
 
 static bool is_only_answer(const char *key) {
     for (size_t i = 0; i < sizeof ONLY_ANSWERS / sizeof ONLY_ANSWERS[0]; i++) {
@@ -48,12 +49,26 @@ void flow_answers_close(flow *f) {
     f->n_answers = 0;
 }
 
+/* Words that people type to get out of a question. */
+static bool is_steering(const char *value) {
+    static const char *const words[] = {"quit", "exit", "q", "back", "help", "?", "yes", "no"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        if (str_eq_nocase(value, words[i])) return true;
+    }
+    return false;
+}
+
 int flow_answer_check(const char *key, const char *value, err *e) {
     if (strpbrk(value, "\n\r") != NULL) return err_set(e, ERR_FORMAT, "an answer is one line");
     if (str_eq(key, "INSTALL_UNITS") && !str_eq(value, "on") && !str_eq(value, "off"))
         return err_set(e, ERR_ARG, "INSTALL_UNITS must be on or off");
     if (is_only_answer(key)) return OK;
     const setting_key *k = settings_key(key);
+    if (k != NULL && k->kind == SETTING_SSH && is_steering(value))
+        return err_set(e, ERR_ARG,
+            "\"%s\" is taken as a word to this program, not as the name of a machine; if one has this "
+            "name, write user@%s",
+            value, value);
     if (k == NULL) {
         const char *near = settings_nearest(key);
         return err_set(e, ERR_ARG, "\"%.40s\" is no answer that set-up knows%s%s", key,
@@ -83,8 +98,30 @@ static int save(flow *f, err *e) {
     return rc;
 }
 
+static bool names_key(const char *names, const char *key) {
+    size_t n = strlen(key);
+    for (const char *s = names; (s = strstr(s, key)) != NULL; s += n) {
+        bool is_start = s == names || s[-1] == ' ';
+        if (is_start && (s[n] == ' ' || s[n] == '\0')) return true;
+    }
+    return false;
+}
+
+/* What was proven with the answer as it was is proven no more. */
+static void make_stale(flow *f, const char *key) {
+    for (int i = 0; i < STEP_COUNT; i++) {
+        bool is_settled = f->state[i] == STEP_IS_OK || f->state[i] == STEP_IS_WARNED;
+        if (!is_settled || !names_key(STEP_RUNS[i].inputs, key)) continue;
+        f->state[i] = STEP_IS_STALE;
+        snprintf(f->reason[i], sizeof f->reason[i], "%s changed since", key);
+    }
+}
+
 int flow_answer_set(flow *f, const char *key, const char *value, err *e) {
+    char *before = mem_strdup(flow_answer(f, key));
     int rc = take(f, key, value, e);
+    if (rc == OK && !str_eq(before, value)) make_stale(f, key);
+    mem_free(before);
     return rc == OK ? save(f, e) : rc;
 }
 

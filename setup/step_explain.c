@@ -43,6 +43,12 @@ static const explanation ROWS[] = {
         "Check user name and password; log in by hand once: ssh USER@HOST. Then press Again."},
     {STEP_CONNECT, 0, ANY, "taken by", "Two programs cannot listen on one port.",
         "Stop the program that has it or choose another port above, then press Again."},
+    {STEP_CONNECT, ERR_AUTH, ANY, "typed again",
+        "A slip of the finger must not open the engine to a network.",
+        "Press the button again and type the address, or set it back to 127.0.0.1 above."},
+    {STEP_CONNECT, ERR_CANCELLED, ANY, "the key was not taken",
+        "A key that nobody kept opens nothing, so it was taken out again.",
+        "Press the button again and keep the key that is shown."},
     {ANY, 0, ANY, "is used by", "Two programs cannot listen on one port.",
         "Stop the program that is named or choose another port (tandem config set MASTER_PORT N), "
         "then press Again."},

@@ -2,13 +2,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
+#include "engine/base/privilege.h"
 #include "engine/base/str.h"
 #include "setup/paths.h"
 #include "setup/step_internal.h"
@@ -83,17 +83,9 @@ static int open_flow(const flow_options *o, bool is_locked, flow **out, err *e) 
 }
 
 /* As root keys, settings and model files would land in root's home, and every step would have more
- * rights than it needs. Tests, which run in containers as root, say that they mean it. */
-static int refuse_root(err *e) {
-    const char *allowed = getenv("TANDEM_ALLOW_ROOT");
-    if (geteuid() != 0 || (allowed != NULL && str_eq(allowed, "1"))) return OK;
-    return err_set(e, ERR_AUTH,
-        "set-up does not run as root; start it as your own user: sudo is asked for single commands, "
-        "each shown before (TANDEM_ALLOW_ROOT=1 lifts this for tests)");
-}
-
+ * rights than it needs. */
 int flow_new(const flow_options *o, flow **out, err *e) {
-    int rc = refuse_root(e);
+    int rc = privilege_refuse_root("set-up", e);
     if (rc != OK) return rc;
     return open_flow(o, true, out, e);
 }
@@ -108,6 +100,7 @@ void flow_free(flow *f) {
     node_access_close(f->plain[0]);
     node_access_close(f->rooted[0]);
     flow_answers_close(f);
+    ssh_secret_free(f->new_key);
     settings_free(f->s);
     settings_free(f->on_disk);
     if (f->lock_fd >= 0) close(f->lock_fd);

@@ -26,9 +26,10 @@ struct flow {
     node_access *rooted[2]; /* stored trees in their place, or NULL */
     remote_fault fault;
     char worker_home[256];
-    char answer[600]; /* of flow_answer */
-    char waits[160];  /* of flow_state_reason */
-    char boot[64];    /* of the head */
+    char answer[600];    /* of flow_answer */
+    char waits[160];     /* of flow_state_reason */
+    char boot[64];       /* of the head */
+    ssh_secret *new_key; /* an API key made in this run, for its proof; or NULL */
 };
 
 /* --- step_journal.c --- */

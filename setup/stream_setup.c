@@ -7,7 +7,7 @@
 #include "engine/base/str.h"
 #include "setup/stream_internal.h"
 
-enum { LINE_MAX_BYTES = 2048, IDLE_MS = 20000 };
+enum { LINE_MAX_BYTES = 2048, IDLE_MS = 20000, TEXT_BYTES = 256 << 10 };
 #define RESERVE_BYTES ((uint64_t)5000000000)
 
 void stream_setup_init(stream_setup *s) {
@@ -19,6 +19,7 @@ void stream_setup_init(stream_setup *s) {
 }
 
 int stream_setup_print(const stream_setup *s, const manifest *m, buf *out, err *e) {
+    (void)buf_reserve(out, TEXT_BYTES); /* growing would leave copies of the secret */
     int rc = buf_puts(out, "tandem-stream 1\nsecret ");
     for (size_t i = 0; rc == OK && i < sizeof s->secret; i++)
         rc = buf_printf(out, "%02x", s->secret[i]);

@@ -203,6 +203,7 @@ typedef struct call_start {
     char *post; /* taken */
     client_limits limits;
     client_sink sink;
+    bool is_delete;
 } call_start;
 
 static int call_begin(client *c, const call_start *s, client_call **out, err *e) {
@@ -218,6 +219,7 @@ static int call_begin(client *c, const call_start *s, client_call **out, err *e)
     sse_init(&k->events, &(sse_sink){on_event_data, on_comment, k});
     chat_stream_init(&k->reply, on_chat_event, k);
     int rc = setup_easy(k, s->path, e);
+    if (rc == OK && s->is_delete) curl_easy_setopt(k->easy, CURLOPT_CUSTOMREQUEST, "DELETE");
     if (rc != OK) {
         call_free(k);
         return rc;
@@ -478,7 +480,7 @@ int client_chat(client *c, const chat_request *r, client_sink sink, client_call 
         buf_release(&body);
         return rc;
     }
-    call_start s = {CALL_CHAT, "/v1/chat/completions", buf_take(&body), r->limits, sink};
+    call_start s = {CALL_CHAT, "/v1/chat/completions", buf_take(&body), r->limits, sink, false};
     return call_begin(c, &s, out, e);
 }
 
@@ -487,7 +489,7 @@ int client_stats(client *c, int interval_ms, client_sink sink, client_call **out
     buf_printf(&path, "/tandem/v1/stats?interval_ms=%d", interval_ms);
     /* Three missed samples and the daemon is taken for gone; never under 5 s on a busy machine. */
     int stall_ms = interval_ms * 3 > 5000 ? interval_ms * 3 : 5000;
-    call_start s = {CALL_STATS, buf_cstr(&path), NULL, {.stall_ms = stall_ms}, sink};
+    call_start s = {CALL_STATS, buf_cstr(&path), NULL, {.stall_ms = stall_ms}, sink, false};
     int rc = call_begin(c, &s, out, e);
     buf_release(&path);
     return rc;
@@ -496,7 +498,7 @@ int client_stats(client *c, int interval_ms, client_sink sink, client_call **out
 int client_request_start(
     client *c, const client_request *r, client_sink sink, client_call **out, err *e) {
     char *post = r->body != NULL ? mem_strdup(r->body) : NULL;
-    call_start s = {CALL_PLAIN, r->path, post, r->limits, sink};
+    call_start s = {CALL_PLAIN, r->path, post, r->limits, sink, r->is_delete};
     return call_begin(c, &s, out, e);
 }
 

@@ -135,6 +135,7 @@ typedef struct client_request {
     const char *path;
     const char *body;
     client_limits limits;
+    bool is_delete; /* DELETE, without a body */
 } client_request;
 int client_request_start(
     client *c, const client_request *r, client_sink sink, client_call **out, err *e);

@@ -11,6 +11,7 @@
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
+#include "engine/base/secret.h"
 #include "engine/base/str.h"
 #include "setup/manifest.h"
 #include "setup/node_access.h"
@@ -120,26 +121,35 @@ static void *run_receiver(void *ctx) {
     return NULL;
 }
 
-static int session(copying *c, stream_setup *s, const manifest *m, stream_send_options o, err *e) {
+static int run_session(
+    copying *c, const stream_setup *s, const manifest *m, stream_send_options *o, err *e) {
     pthread_t thread;
-    rand_secret(s->secret, sizeof s->secret);
-    buf_reset(&c->input);
-    int rc = stream_setup_print(s, m, &c->input, e);
-    if (rc == OK && pipe2(c->lines, O_CLOEXEC) != 0) rc = err_errno(e, "pipe");
-    if (rc != OK) return rc;
+    if (pipe2(c->lines, O_CLOEXEC) != 0) return err_errno(e, "pipe");
     atomic_store(&c->stop, false);
     if (pthread_create(&thread, NULL, run_receiver, c) != 0) {
         close(c->lines[0]);
         close(c->lines[1]);
         return err_set(e, ERR_MEMORY, "no thread could be started");
     }
-    o.lines_fd = c->lines[0];
-    rc = stream_send(s, m, &o, e);
+    o->lines_fd = c->lines[0];
+    int rc = stream_send(s, m, o, e);
     /* A receiver that is done ends by itself; one that is not is told through its ssh channel. */
     if (rc != OK) atomic_store(&c->stop, true);
     close(c->lines[0]);
     pthread_join(thread, NULL);
-    explicit_bzero(c->input.data, c->input.cap);
+    return rc;
+}
+
+/* With a secret of its own, which is held no longer than it lasts. */
+static int session(copying *c, stream_setup *s, const manifest *m, stream_send_options o, err *e) {
+    secret_hold();
+    rand_secret(s->secret, sizeof s->secret);
+    buf_reset(&c->input);
+    int rc = stream_setup_print(s, m, &c->input, e);
+    if (rc == OK) rc = run_session(c, s, m, &o, e);
+    if (c->input.data != NULL) explicit_bzero(c->input.data, c->input.cap);
+    explicit_bzero(s->secret, sizeof s->secret);
+    secret_drop();
     return rc;
 }
 

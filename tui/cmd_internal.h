@@ -26,6 +26,11 @@ int cmd_restart(const cmd_args *a);
 int cmd_serve(const cmd_args *a);
 int cmd_api_key(const cmd_args *a);
 int cmd_api_requests(const cmd_args *a);
+int cmd_api_on(const cmd_args *a);
+int cmd_api_off(const cmd_args *a);
+int cmd_cache_list(const cmd_args *a);
+int cmd_cache_rm(const cmd_args *a);
+int cmd_cache_wipe(const cmd_args *a);
 int cmd_model_list(const cmd_args *a);
 int cmd_model_show(const cmd_args *a);
 int cmd_model_quantize(const cmd_args *a);
@@ -111,7 +116,17 @@ const atomic_bool *cmd_stop_flag(void);
 int cmd_socket(const cmd_args *a, buf *out, err *e);
 /* The file of API keys: --keys, else the usual place. */
 int cmd_key_file(const cmd_args *a, buf *out, err *e);
+/* An address that other machines reach needs a key and the owner's word: as the option --confirm-remote,
+ * typed again on the terminal, or given before (confirmed). Loopback needs neither. */
+typedef struct confirm_wish {
+    const char *address;
+    bool has_keys;
+    const char *confirmed; /* API_CONFIRMED */
+} confirm_wish;
+int cmd_confirm_remote(const cmd_args *a, const confirm_wish *w, err *e);
 /* Finds the engine, starts it when may_start, and connects. ERR_NOT_FOUND when there is none. */
+/* Says when the engine that runs has another model than was asked for; true then. */
+bool cmd_note_other_model(const launch_report *r);
 int cmd_engine(const cmd_args *a, bool may_start, client **out, err *e);
 /* GET of a path, parsed. */
 int cmd_get_json(client *c, const char *path, json **out, err *e);

@@ -16,6 +16,7 @@
 #include "engine/base/file.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/base/privilege.h"
 #include "engine/base/str.h"
 #include "setup/paths.h"
 #include "tui/cmd_job_view.h"
@@ -189,7 +190,9 @@ static void draw_block(watcher *w, const json *v) {
 static void show(watcher *w, const json *v, const buf *text) {
     buf line = BUF_INIT;
     uint64_t time_ms = number(v, "time_ms"), all = number(v, "total_bytes");
-    uint64_t tenth = all > 0 ? number(v, "done_bytes") * 10 / all : 10;
+    /* Before the work is known there is no share of it; the end says by itself what was wrong. */
+    if (all == 0 && !w->is_json) return;
+    uint64_t tenth = all > 0 ? number(v, "done_bytes") * 10 / all : 0;
     if (w->is_in_place) {
         if (time_ms != w->last_time_ms) job_view_sample(&w->view, v);
         w->last_time_ms = time_ms;
@@ -218,6 +221,10 @@ static int end_code(const cmd_job *c, const json *v) {
     const char *state = json_str(json_get(v, "state"));
     const char *message = json_str(json_get(v, "message"));
     if (str_eq(state, "done")) return EXIT_OK;
+    if (str_eq(state, "failed") && message != NULL && number(v, "total_bytes") == 0) {
+        cmd_note("%s: %s", c->name, message); /* refused before anything was begun */
+        return EXIT_REFUSED;
+    }
     /* The process is gone without a last word: killed. What it wrote is sound. */
     if (str_eq(state, "running")) message = "the job's process ended without a word";
     cmd_note("%s: %s%s`tandem %s` goes on", c->name, message != NULL ? message : "",
@@ -380,12 +387,19 @@ static int start(const cmd_args *a, const cmd_job *c, err *e) {
     return rc;
 }
 
+/* What brings files in from other machines does not run as root. */
+static int refuse_root(const cmd_job *c, err *e) {
+    bool is_outside = str_eq(c->name, "download") || str_eq(c->name, "copy");
+    return is_outside ? privilege_refuse_root(c->name, e) : OK;
+}
+
 int cmd_job_run(const cmd_args *a, const cmd_job *c) {
     err e = ERR_INIT;
     if (cmd_has(a, "job")) return work_here(a, c);
     if (cmd_has(a, "pause")) return steer(c, (job_command){JOB_PAUSE, 0}, "is paused");
     if (cmd_has(a, "cancel")) return steer(c, (job_command){JOB_CANCEL, 0}, "is cancelled");
     if (cmd_has(a, "attach")) return attach(a, c);
+    if (refuse_root(c, &e) != OK) return cmd_fail(&e);
     if (!job_is_running(c->name) && start(a, c, &e) != OK) return cmd_fail(&e);
     if (cmd_has(a, "background")) {
         cmd_note("the %s runs in the background: `tandem %s --attach` shows it", c->name, c->name);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/privilege.h"
 #include "engine/base/str.h"
 #include "setup/check.h"
 #include "setup/link.h"
@@ -13,7 +14,7 @@ int cmd_link_facts(cmd_nodes *n, link_node *facts[2], link_plan *plan, err *e) {
         facts[i] = mem_alloc(sizeof *facts[i]);
         if (n->node[i] == NULL) {
             return err_set(e, i == 1 && n->missing[1][0] != '\0' ? ERR_NET : ERR_NOT_FOUND, "%s",
-                n->missing[i][0] != '\0' ? n->missing[i] : "no worker is set (WORKER_SSH)");
+                n->missing[i][0] != '\0' ? n->missing[i] : CMD_NO_WORKER);
         }
         int rc = link_read(n->node[i], facts[i], e);
         if (rc != OK) return rc;
@@ -257,6 +258,8 @@ int cmd_link_apply(const cmd_args *a) {
     buf text[2] = {BUF_INIT, BUF_INIT}, diff[2] = {BUF_INIT, BUF_INIT};
     err e = ERR_INIT;
     int code = EXIT_OK;
+    if (!cmd_has(a, "dry-run") && privilege_refuse_root("the set-up of the cable", &e) != OK)
+        return cmd_fail(&e);
     if (linked_open(a, &l, &code) != OK) return code;
     int rc = show_plan(a, &l, text, diff, &e);
     if (rc == OK) rc = apply(a, &l, text, &e);

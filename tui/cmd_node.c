@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/privilege.h"
 #include "engine/base/str.h"
 #include "setup/paths.h"
 #include "setup/ssh.h"
@@ -216,8 +217,7 @@ static int open_named(const cmd_args *a, cmd_nodes *n, node_access **out, err *e
     if (rc != OK) return rc;
     *out = n->node[is_worker ? 1 : 0];
     if (*out != NULL) return OK;
-    rc = err_set(e, ERR_NET, "%s",
-        n->missing[1][0] != '\0' ? n->missing[1] : "no worker is set (WORKER_SSH)");
+    rc = err_set(e, ERR_NET, "%s", n->missing[1][0] != '\0' ? n->missing[1] : CMD_NO_WORKER);
     cmd_nodes_close(n);
     return rc;
 }
@@ -319,7 +319,8 @@ static int trust(const cmd_args *a, settings *s, err *e) {
 int cmd_node_trust(const cmd_args *a) {
     settings *s = settings_new();
     err e = ERR_INIT;
-    int rc = settings_load(s, &e);
+    int rc = privilege_refuse_root("first contact", &e);
+    if (rc == OK) rc = settings_load(s, &e);
     if (rc == OK && a->n_args == 1)
         rc = settings_set(s, "WORKER_SSH", a->args[0], SETTING_COMMAND_LINE, &e);
     if (rc == OK && !settings_is_set(s, "WORKER_SSH")) {

@@ -8,6 +8,11 @@
 #include "setup/settings.h"
 #include "tui/cmd_internal.h"
 
+/* Said where a command needs the second machine and none is set up. */
+#define CMD_NO_WORKER                                                                              \
+    "no worker is set up; name it with: tandem config set WORKER_SSH USER@HOST, or let tandem "    \
+    "setup lead through all of it"
+
 typedef struct cmd_nodes {
     settings *settings;
     node_access *node[2]; /* head, worker; NULL when not there */

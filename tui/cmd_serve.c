@@ -1,5 +1,4 @@
 /* tandem serve: the engine with its HTTP endpoint switched on, in the foreground or detached. */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,6 +6,7 @@
 
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
+#include "setup/endpoint.h"
 #include "setup/engine_args.h"
 #include "tui/cmd_internal.h"
 #include "tui/launch_process.h"
@@ -18,7 +18,8 @@ typedef struct serve {
     int64_t port;
     buf keys, place, socket;
     bool has_keys;
-    char **args; /* for tandemd; n_args of them, then a NULL */
+    bool has_launched; /* what fails from here on is a refusal, not a wrong option */
+    char **args;       /* for tandemd; n_args of them, then a NULL */
     int n_args;
 } serve;
 
@@ -30,39 +31,13 @@ static void add(void *ctx, const char *option, const char *value) {
     s->args[s->n_args] = NULL;
 }
 
-/* Other machines shall reach it: the address has to be typed again, here or as an option. */
+/* Other machines shall reach it: the owner's word is needed, now or from before. */
 static int confirm(serve *s, err *e) {
-    struct in_addr in;
-    char line[128] = "";
-    const char *given = cmd_value(s->a, "confirm-remote");
     const char *address = buf_cstr(&s->address);
-    if (inet_pton(AF_INET, address, &in) != 1) {
-        return err_set(e, ERR_ARG, "--bind is '%.40s'; it must be an IPv4 address", address);
-    }
-    if (ntohl(in.s_addr) >> 24 == 127) return OK;
-    if (!s->has_keys) {
-        return err_set(e, ERR_AUTH,
-            "%s can be reached from other machines, so a key is needed; make one with: tandem api"
-            " key new LABEL",
-            address);
-    }
-    if (given == NULL && isatty(0) && isatty(2)) {
-        cmd_note(
-            "other machines will reach %s. Whoever has a key can use this engine, and without"
-            " TLS the network can read along. Let a firewall admit only the machines that need it."
-            " Type the address again to go on:",
-            address);
-        if (fgets(line, sizeof line, stdin) == NULL) line[0] = '\0';
-        line[strcspn(line, "\r\n")] = '\0';
-        given = line;
-    }
-    if (given == NULL || strcmp(given, address) != 0) {
-        return err_set(e, ERR_AUTH,
-            "not confirmed: type the address %s again, or give --confirm-remote %s", address,
-            address);
-    }
-    add(s, "--confirm-remote", address);
-    return OK;
+    const confirm_wish w = {address, s->has_keys, settings_get(s->settings, "API_CONFIRMED")};
+    int rc = cmd_confirm_remote(s->a, &w, e);
+    if (rc == OK && !endpoint_is_loopback(address)) add(s, "--confirm-remote", address);
+    return rc;
 }
 
 /* The command line, else the settings. */
@@ -95,7 +70,7 @@ static int add_options(serve *s, err *e) {
     if (rc == OK) rc = cmd_int_option(s->a, "keep-alive", (cmd_range){1, 60, 5}, &seconds, e);
     if (rc != OK) return rc;
     add(s, "--listen", buf_cstr(&s->place));
-    if (s->has_keys) add(s, "--keys", buf_cstr(&s->keys));
+    if (cmd_has(s->a, "keys")) add(s, "--keys", buf_cstr(&s->keys));
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         snprintf(option, sizeof option, "--%s", texts[i]);
         if (cmd_has(s->a, texts[i])) add(s, option, cmd_value(s->a, texts[i]));
@@ -107,15 +82,10 @@ static int add_options(serve *s, err *e) {
     return OK;
 }
 
-static void put_serving(const serve *s, const char *how, buf *out) {
-    bool is_tls = cmd_has(s->a, "tls-certificate") || settings_is_set(s->settings, "API_TLS_CERT");
-    buf_printf(out, "serving http%s://%s/v1 %s", is_tls ? "s" : "", buf_cstr(&s->place), how);
-}
-
-/* This process becomes the engine, so that a supervisor sees its state and its log. */
+/* This process becomes the engine, so that a supervisor sees its state and its log; the engine says
+ * where it serves, because only it knows the port. */
 static int run_here(serve *s, err *e) {
     buf path = BUF_INIT;
-    buf line = BUF_INIT;
     const engine_args_sink sink = {.add = add, .ctx = s};
     int rc = launch_find_daemon(&path, e);
     if (rc != OK) return rc;
@@ -126,14 +96,29 @@ static int run_here(serve *s, err *e) {
     rc = confirm(s, e);
     if (rc == OK) rc = add_options(s, e);
     if (rc == OK) {
-        put_serving(s, "until Ctrl-C", &line);
-        cmd_note("%s", buf_cstr(&line));
+        add(s, "--announce", NULL);
         cmd_flush();
         execv(buf_cstr(&path), s->args);
         rc = err_errno(e, "starting %s", buf_cstr(&path));
     }
-    buf_release(&line);
     buf_release(&path);
+    return rc;
+}
+
+/* Where the engine in the background serves. */
+static int say_where(const serve *s, err *e) {
+    client *c = NULL;
+    json *state = NULL;
+    bool is_tls = cmd_has(s->a, "tls-certificate") || settings_is_set(s->settings, "API_TLS_CERT");
+    int rc = cmd_engine(s->a, false, &c, e);
+    if (rc == OK) rc = cmd_get_json(c, "/tandem/v1/state", &state, e);
+    const char *place = json_str(json_get(json_get(state, "endpoint"), "address"));
+    if (rc == OK && place == NULL) rc = err_set(e, ERR_INTERNAL, "the endpoint is not on");
+    if (rc == OK) {
+        cmd_printf("serving http%s://%s/v1 in the background\n", is_tls ? "s" : "", place);
+    }
+    json_free(state);
+    client_close(c);
     return rc;
 }
 
@@ -148,6 +133,7 @@ static int run_detached(serve *s, err *e) {
         .extra_args = (const char *const *)s->args,
         .may_start = true,
         .is_alone = true};
+    s->has_launched = true;
     rc = launch_open(&o, &l, e);
     if (rc == OK) rc = launch_run(l, cmd_stop_fd(), NULL, NULL, e);
     if (rc == OK) {
@@ -156,10 +142,7 @@ static int run_detached(serve *s, err *e) {
             rc = err_set(e, ERR_BUSY,
                 "an engine runs already without these options; stop it first: tandem stop");
         } else {
-            buf line = BUF_INIT;
-            put_serving(s, "in the background\n", &line);
-            cmd_puts(buf_cstr(&line));
-            buf_release(&line);
+            rc = say_where(s, e);
         }
     }
     launch_close(l);
@@ -203,5 +186,5 @@ int cmd_serve(const cmd_args *a) {
     if (rc == OK) rc = cmd_has(a, "detach") ? run_detached(&s, &e) : run_here(&s, &e);
     serve_release(&s);
     if (rc == OK) return cmd_finish(EXIT_OK);
-    return rc == ERR_ARG ? cmd_fail_usage(&e) : cmd_fail(&e);
+    return rc == ERR_ARG && !s.has_launched ? cmd_fail_usage(&e) : cmd_fail(&e);
 }

@@ -14,6 +14,7 @@ typedef struct running {
     const cmd_args *a;
     flow *f;
     bool is_json, is_batch;
+    bool is_back; /* the person wants the question before */
     setup_plan accepted; /* batch: what --plan named */
 } running;
 
@@ -102,25 +103,48 @@ static void show(const running *r, int i, const char *phase, const step_view *v)
     cmd_flush();
 }
 
+/* The command line that looks at this plan again, or with words carries it out: with the same answers
+ * and trees, quoted where a shell needs it. */
+static void put_again(const cmd_args *a, const char *words, buf *out) {
+    static const char *const options[] = {"answers", "head-root", "worker-root"};
+    buf_printf(out, "tandem setup %s", words);
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        const char *value = cmd_value(a, options[i]);
+        if (value == NULL) continue;
+        const char *argv[] = {value, NULL};
+        const node_command k = {.argv = argv};
+        buf_printf(out, " --%s ", options[i]);
+        node_command_text(&k, false, out);
+    }
+}
+
 /* --- asking --- */
+
+/* The words that leave a question. */
+static int leave(running *r, setup_word w, err *e) {
+    r->is_back = w == SETUP_BACK;
+    return err_set(e, ERR_CANCELLED, "%s",
+        w == SETUP_ENDED ? "the input ended; your answers are kept" : "your answers are kept");
+}
 
 static int ask_field(running *r, const step_field *x, err *e) {
     char answer[ANSWER_MAX], prompt[ANSWER_MAX + 200], now[ANSWER_MAX];
     for (int tries = 0; tries < 5; tries++) {
         err why = ERR_INIT;
         str_copy(now, sizeof now, flow_answer(r->f, x->key));
-        snprintf(prompt, sizeof prompt, "%s%s%s%s [%s] (? asks why): ", x->label,
+        snprintf(prompt, sizeof prompt, "%s%s%s%s [%s]: ", x->label,
             x->choices != NULL ? " (" : "", x->choices != NULL ? x->choices : "",
             x->choices != NULL ? ")" : "", now);
-        if (!setup_read_line(prompt, false, answer, sizeof answer))
-            return err_set(e, ERR_CANCELLED, "the input ended; your answers are kept");
-        if (str_eq(answer, "?")) {
+        setup_word w = setup_ask(prompt, answer, sizeof answer);
+        if (w == SETUP_WHY) {
             setup_put_line("  ", x->why);
+            tries--;
             continue;
         }
+        if (w != SETUP_ANSWER) return leave(r, w, e);
         const char *value = answer[0] != '\0' ? answer : now;
         if (value[0] == '\0' && x->is_required) {
-            cmd_note("an answer is needed");
+            cmd_note("an answer is needed; quit leaves");
         } else if (flow_answer_set(r->f, x->key, value, &why) == OK) {
             return OK;
         } else {
@@ -130,25 +154,37 @@ static int ask_field(running *r, const step_field *x, err *e) {
     return err_set(e, ERR_ARG, "%s has no usable answer", x->key);
 }
 
+/* One after the other; back goes to the one before, from the first one out of the step. */
 static int ask_fields(running *r, int i, err *e) {
-    int rc = OK;
-    for (const step_field *x = step_info_of(i)->fields; rc == OK && x != NULL && x->key != NULL;
-         x++)
-        rc = ask_field(r, x, e);
-    return rc;
+    const step_field *x = step_info_of(i)->fields;
+    int n = 0, at = 0;
+    while (x != NULL && x[n].key != NULL)
+        n++;
+    while (at < n) {
+        int rc = ask_field(r, &x[at], e);
+        bool goes_back = rc == ERR_CANCELLED && r->is_back && at > 0;
+        if (rc != OK && !goes_back) return rc;
+        r->is_back = false;
+        at += goes_back ? -1 : 1;
+    }
+    return OK;
 }
 
 /* --- one step --- */
 
 static int refuse_unknown(const running *r, const step_view *v, err *e) {
-    for (size_t k = 0; k < v->plan.n; k++) {
+    buf again = BUF_INIT;
+    int rc = OK;
+    put_again(r->a, "--dry-run", &again);
+    for (size_t k = 0; k < v->plan.n && rc == OK; k++) {
         if (!plan_holds(&r->accepted, &v->plan.actions[k]))
-            return err_set(e, ERR_MISMATCH,
-                "the plan did not show this yet: %.200s; look at the rest with: tandem setup "
-                "--dry-run, then give its id to --plan",
-                v->plan.actions[k].what);
+            rc = err_set(e, ERR_MISMATCH,
+                "the plan did not show this yet: %.200s; look at the rest with `%s`, then give its "
+                "id to --plan",
+                v->plan.actions[k].what, buf_cstr(&again));
     }
-    return OK;
+    buf_release(&again);
+    return rc;
 }
 
 static int agree(running *r, int i, const step_view *v, err *e) {
@@ -157,15 +193,22 @@ static int agree(running *r, int i, const step_view *v, err *e) {
     cmd_puts("  This will be changed:\n");
     put_plan(&v->plan);
     char question[120];
-    snprintf(question, sizeof question, "%s? [yes/no] ", step_info_of(i)->button);
-    if (setup_confirm(question)) return OK;
+    snprintf(question, sizeof question, "%s? [yes/no/back/quit] ", step_info_of(i)->button);
+    setup_word w = setup_agree(question, step_info_of(i)->about);
+    if (w == SETUP_ANSWER) return OK;
+    r->is_back = w == SETUP_BACK;
     return err_set(e, ERR_CANCELLED, "nothing was changed; tandem setup goes on here");
 }
 
 static bool accepts_warnings(running *r, int i, const step_view *v) {
     err e = ERR_INIT;
-    bool is_yes = r->is_batch ? str_eq_nocase(flow_answer(r->f, "ACCEPT_WARNINGS"), "yes")
-                              : setup_confirm("There are warnings. Go on with them? [yes/no] ");
+    bool is_yes = str_eq_nocase(flow_answer(r->f, "ACCEPT_WARNINGS"), "yes");
+    if (!r->is_batch) {
+        setup_word w = setup_agree("There are warnings. Go on with them? [yes/no/back/quit] ",
+            "A warning does not stop the pair, but each line above says what it may cost.");
+        is_yes = w == SETUP_ANSWER;
+        r->is_back = w == SETUP_BACK;
+    }
     return is_yes && flow_accept(r->f, i, v, &e) == OK;
 }
 
@@ -191,7 +234,7 @@ static int run_step(running *r, int i, int *code, err *e) {
     step_view v;
     step_view_init(&v);
     if (!r->is_json) {
-        cmd_printf("Step %d of %d: %s\n", i, STEP_COUNT - 1, step_info_of(i)->title);
+        cmd_printf("Step %d of %d: %s\n", i, STEP_LAST, step_info_of(i)->title);
         setup_put_line("  ", step_info_of(i)->about);
     }
     int rc = r->is_batch ? OK : ask_fields(r, i, e);
@@ -216,11 +259,28 @@ static bool is_settled(const flow *f, int i) {
     return s == STEP_IS_OK || s == STEP_IS_WARNED;
 }
 
+/* The nearest step before i that asks something; -1: none. */
+static int asking_before(int i) {
+    while (--i >= 0) {
+        if (step_info_of(i)->fields != NULL) return i;
+    }
+    return -1;
+}
+
 static int run_steps(running *r, err *e) {
-    int code = EXIT_OK;
+    bool is_wanted = false; /* also when it is settled: the person went back to it */
     for (int i = 0; i < STEP_COUNT; i++) {
-        if (is_settled(r->f, i)) continue;
+        int code = EXIT_OK;
+        if (is_settled(r->f, i) && !is_wanted) continue;
         int rc = run_step(r, i, &code, e);
+        is_wanted = rc != OK && r->is_back;
+        if (is_wanted) {
+            int before = asking_before(i);
+            r->is_back = false;
+            if (before < 0) cmd_note("nothing was asked before this");
+            i = (before < 0 ? i : before) - 1;
+            continue;
+        }
         if (rc == ERR_NET) return EXIT_NODE_UNREACHABLE;
         if (rc != OK) return code;
     }
@@ -263,10 +323,15 @@ static int dry_run(const cmd_args *a, const char *program) {
         cmd_put_json(&w);
         buf_release(&out);
     } else if (rc == OK) {
+        buf again = BUF_INIT;
+        char words[40];
+        snprintf(words, sizeof words, "--yes --plan %s", id);
+        put_again(a, words, &again);
         put_plan(&p);
-        cmd_printf("\nplan %s; nothing was changed. It is carried out with:\n"
-                   "  tandem setup --yes --plan %s\n",
-            id, id);
+        cmd_printf("\nplan %s; nothing was changed. It is carried out with:\n  ", id);
+        cmd_put_text(buf_cstr(&again), again.len);
+        cmd_puts("\n");
+        buf_release(&again);
     }
     plan_release(&p);
     return rc == OK ? cmd_finish(EXIT_OK) : cmd_fail(&e);
@@ -285,10 +350,12 @@ static int batch(const cmd_args *a, const char *program) {
     }
     int rc = make_plan(a, program, &r.accepted, id, &e);
     if (rc == OK && !str_eq(id, wanted)) {
+        buf again = BUF_INIT;
+        put_again(a, "--dry-run", &again);
         rc = err_set(&e, ERR_MISMATCH,
-            "the plan is not the one that was shown: it is %s now, not %.40s; look at it with: "
-            "tandem setup --dry-run",
-            id, wanted);
+            "the plan is not the one that was shown: it is %s now, not %.40s; look at it with: %s",
+            id, wanted, buf_cstr(&again));
+        buf_release(&again);
     }
     const flow_options o = options_of(a, setup_talk(r.is_json, false), program);
     if (rc == OK) rc = flow_new(&o, &r.f, &e);
@@ -310,6 +377,9 @@ static int line_by_line(const cmd_args *a, const char *program) {
     const flow_options o = options_of(a, setup_talk(r.is_json, true), program);
     int code = EXIT_INTERNAL, rc = flow_new(&o, &r.f, &e);
     if (rc == OK) rc = load_answers(a, r.f, &e);
+    if (rc == OK && !r.is_json)
+        cmd_puts("At each question: ? says why it is asked, back goes to the one before, quit leaves; "
+                 "what is done is kept.\n");
     if (rc == OK && !r.is_json && !flow_is_new(r.f))
         cmd_printf("Going on at step %d, %s.\n", flow_first_open(r.f),
             step_info_of(flow_first_open(r.f))->title);

@@ -44,6 +44,38 @@ bool setup_read_line(const char *prompt, bool is_hidden, char *out, size_t cap) 
     return is_ended || n > 0;
 }
 
+static setup_word word_of(const char *s) {
+    if (str_eq(s, "?") || str_eq_nocase(s, "help")) return SETUP_WHY;
+    if (str_eq_nocase(s, "back")) return SETUP_BACK;
+    if (str_eq_nocase(s, "quit") || str_eq_nocase(s, "exit") || str_eq_nocase(s, "q"))
+        return SETUP_QUIT;
+    return SETUP_ANSWER;
+}
+
+setup_word setup_ask(const char *prompt, char *out, size_t cap) {
+    if (!setup_read_line(prompt, false, out, cap)) return SETUP_ENDED;
+    size_t from = strspn(out, " \t"), n = strlen(out);
+    while (n > from && (out[n - 1] == ' ' || out[n - 1] == '\t'))
+        n--;
+    memmove(out, out + from, n - from);
+    out[n - from] = '\0';
+    return word_of(out);
+}
+
+setup_word setup_agree(const char *question, const char *why) {
+    char answer[ANSWER_MAX];
+    for (;;) {
+        setup_word w = setup_ask(question, answer, sizeof answer);
+        if (w == SETUP_WHY) {
+            setup_put_line("  ", why);
+            continue;
+        }
+        if (w != SETUP_ANSWER) return w;
+        return str_eq_nocase(answer, "yes") || str_eq_nocase(answer, "y") ? SETUP_ANSWER
+                                                                          : SETUP_WHY;
+    }
+}
+
 bool setup_confirm(const char *question) {
     char answer[ANSWER_MAX];
     return setup_read_line(question, false, answer, sizeof answer) &&
@@ -102,12 +134,38 @@ static bool ask_secret(void *ctx, const char *prompt, ssh_secret *out) {
     return is_given;
 }
 
+static bool ask_typed(void *ctx, const char *prompt, char *out, size_t cap) {
+    char text[500];
+    (void)ctx;
+    snprintf(text, sizeof text, "%.490s ", prompt);
+    return setup_read_line(text, false, out, cap);
+}
+
+/* Also without anybody to ask: then it is what the caller of the command reads. */
+static bool show_once(void *ctx, const char *what, const char *text) {
+    const talking *t = ctx;
+    if (t->is_quiet) {
+        buf out = BUF_INIT;
+        json_w w;
+        cmd_begin_json(&w, &out);
+        json_w_kstr(&w, "api_key", text);
+        json_w_kstr(&w, "note", what);
+        cmd_put_json(&w);
+        explicit_bzero(out.data, out.cap);
+        buf_release(&out);
+    } else {
+        cmd_printf("  %s\n  %s\n", what, text);
+    }
+    cmd_flush();
+    return !cmd_output_failed();
+}
+
 const flow_talk *setup_talk(bool is_quiet, bool may_ask) {
     static talking t;
     static flow_talk talk;
     t = (talking){.is_quiet = is_quiet, .shown_tenth = -1};
     talk = (flow_talk){&t, put_line, put_progress, NULL, may_ask ? ask_host_key : NULL,
-        may_ask ? ask_secret : NULL};
+        may_ask ? ask_secret : NULL, may_ask ? ask_typed : NULL, show_once};
     return &talk;
 }
 

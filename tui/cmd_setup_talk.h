@@ -9,6 +9,14 @@
 /* One line from standard input, without its end; false at the end of the input. is_hidden switches
  * the echo off where there is one. */
 bool setup_read_line(const char *prompt, bool is_hidden, char *out, size_t cap);
+/* What a line from the person means. The words that steer are no answers: "?" or "help", "back", and
+ * "quit", "exit" or "q". */
+typedef enum setup_word { SETUP_ANSWER, SETUP_WHY, SETUP_BACK, SETUP_QUIT, SETUP_ENDED } setup_word;
+/* One line; out holds the answer without outer blanks. SETUP_ENDED: the input is over. */
+setup_word setup_ask(const char *prompt, char *out, size_t cap);
+/* A question that is answered with yes or no: SETUP_ANSWER is yes. "?" shows why, then it is asked
+ * again; anything else that is not yes is SETUP_WHY, that is no. */
+setup_word setup_agree(const char *question, const char *why);
 /* True for "yes" or "y". */
 bool setup_confirm(const char *question);
 /* Lines, progress and questions. is_quiet: --json, nothing but questions. */

@@ -73,8 +73,7 @@ static const cmd_option START_OPTIONS[] = {
     {"timeout", 0, "SECONDS", "how long to wait for ready", COMPLETE_NONE},
     {"threads", 0, "N", "CPU threads of the engine", COMPLETE_NONE},
     {"local", 0, NULL, "this machine alone, also when a pair is set up", COMPLETE_NONE},
-    {"dry-run", 0, NULL, "pair: print what would be done on each machine, do nothing",
-        COMPLETE_NONE},
+    {"dry-run", 0, NULL, "only show what would be done; the memory plan", COMPLETE_NONE},
     JSON_OPTION,
     END_OPTION,
 };
@@ -236,6 +235,24 @@ static const cmd_option REQUESTS_OPTIONS[] = {
 
 static const cmd_option JSON_ONLY[] = {JSON_OPTION, END_OPTION};
 
+static const cmd_option API_ON_OPTIONS[] = {
+    {"bind", 'b', "ADDRESS", "address to serve on; the setting API_BIND", COMPLETE_NONE},
+    {"port", 'p', "PORT", "port; the setting API_PORT", COMPLETE_NONE},
+    {"keys", 'k', "FILE", "file of API keys (default: api-keys beside the settings)",
+        COMPLETE_FILE},
+    {"confirm-remote", 0, "ADDRESS", "the address again, when other machines shall reach it",
+        COMPLETE_NONE},
+    JSON_OPTION,
+    END_OPTION,
+};
+
+static const cmd_option WIPE_OPTIONS[] = {
+    {"yes", 'y', NULL, "do not ask", COMPLETE_NONE},
+    {"local", 0, NULL, "this machine alone, also when a pair is set up", COMPLETE_NONE},
+    JSON_OPTION,
+    END_OPTION,
+};
+
 #define JOB_OPTIONS                                                                                \
     {"profile", 0, "NAME", "manifest to use; the setting PROFILE", COMPLETE_NONE},                 \
         {"background", 'b', NULL, "do not watch it", COMPLETE_NONE},                               \
@@ -370,7 +387,7 @@ static const cmd_entry ENTRIES[] = {
         "lists the commands. Every turn is kept in a session.",
         CHAT_OPTIONS, COMPLETE_NONE, cmd_chat},
     {"setup", NULL, "", 0, 0, "guided set-up of two machines",
-        "Seventeen steps from two boxes and a cable to a verified endpoint. Each looks first, shows "
+        "Sixteen steps from two boxes and a cable to a verified endpoint. Each looks first, shows "
         "every file and command it would change, does that after you agree, and proves it. It can be "
         "stopped anywhere and goes on at the same step. Without a terminal, or with --plain, it asks "
         "line by line. --dry-run prints the plan and its id; --yes --plan ID carries out exactly that "
@@ -437,8 +454,27 @@ static const cmd_entry ENTRIES[] = {
     {"api", "key", "new|list|revoke [LABEL]", 1, 2, "keys of the HTTP endpoint",
         "A new key is shown once; the file keeps its digest. A running engine notices changes.",
         KEY_OPTIONS, COMPLETE_NONE, cmd_api_key},
+    {"api", "on", "", 0, 0, "switch the HTTP endpoint on, now and for later starts",
+        "On the running engine at once. 127.0.0.1 is reached from this machine only; another address "
+        "needs an API key, and you type it a second time: that is kept as API_CONFIRMED and holds for "
+        "this address alone. Give the address of one interface; 0.0.0.0 is every network at once.",
+        API_ON_OPTIONS, COMPLETE_NONE, cmd_api_on},
+    {"api", "off", "", 0, 0, "switch it off, now and for later starts", NULL, JSON_ONLY,
+        COMPLETE_NONE, cmd_api_off},
     {"api", "requests", "", 0, 0, "requests that run and the last ones that were answered", NULL,
         REQUESTS_OPTIONS, COMPLETE_NONE, cmd_api_requests},
+    {"cache", "list", "", 0, 0, "what the cache of prompts holds",
+        "Beginnings of earlier requests, which the engine need not compute again: number, tokens, and "
+        "whether a copy is on the disk.",
+        JSON_ONLY, COMPLETE_NONE, cmd_cache_list},
+    {"cache", "rm", "ID...", 1, -1, "forget entries of the cache", NULL, JSON_ONLY, COMPLETE_NONE,
+        cmd_cache_rm},
+    {"cache", "wipe", "", 0, 0, "forget all of the cache, in memory and on the disks",
+        "What earlier requests held goes: from the running engine, and from the data folders of both "
+        "machines, also what other models or earlier builds left there. Requests that run go on and "
+        "keep what they use. Files are removed, not overwritten. Exit code 40 when the worker cannot "
+        "be reached; the head is wiped all the same.",
+        WIPE_OPTIONS, COMPLETE_NONE, cmd_cache_wipe},
     {"model", "list", "", 0, 0, "models this machine has", NULL, JSON_ONLY, COMPLETE_NONE,
         cmd_model_list},
     {"model", "show", "[DIR]", 0, 1, "configuration of a model", NULL, JSON_ONLY, COMPLETE_DIR,

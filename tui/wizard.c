@@ -76,7 +76,7 @@ static bool ask(wizard *w, const char *question, bool is_secret, char *out, size
     bool is_given = w->is_answered && !w->is_refused;
     if (is_given) str_copy(out, cap, w->answer);
     explicit_bzero(w->answer, sizeof w->answer);
-    w->question[0] = '\0';
+    explicit_bzero(w->question, sizeof w->question);
     pthread_mutex_unlock(&w->lock);
     wake(w);
     return is_given;
@@ -101,6 +101,19 @@ static bool ask_secret(void *ctx, const char *prompt, ssh_secret *out) {
                     ssh_secret_set(out, answer, strlen(answer)) == OK;
     explicit_bzero(answer, sizeof answer);
     return is_given;
+}
+
+static bool ask_typed(void *ctx, const char *prompt, char *out, size_t cap) {
+    return ask(ctx, prompt, false, out, cap);
+}
+
+/* On the alternate screen, so that the terminal's scrollback does not keep it. */
+static bool show_once(void *ctx, const char *what, const char *text) {
+    char question[WIZARD_QUESTION_BYTES], answer[SSH_SECRET_MAX] = "";
+    snprintf(question, sizeof question, "%s\n\n  %s\n\nKeep it now; Enter goes on.", what, text);
+    bool is_seen = ask(ctx, question, false, answer, sizeof answer);
+    explicit_bzero(question, sizeof question);
+    return is_seen;
 }
 
 static void run_phase(wizard *w) {
@@ -142,7 +155,8 @@ static void *run(void *ctx) {
 
 static const flow_talk *talk_of(wizard *w) {
     static flow_talk talk; /* one screen a process */
-    talk = (flow_talk){w, add_line, take_progress, take_row, ask_host_key, ask_secret};
+    talk = (flow_talk){
+        w, add_line, take_progress, take_row, ask_host_key, ask_secret, ask_typed, show_once};
     return &talk;
 }
 

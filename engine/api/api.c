@@ -165,8 +165,6 @@ static int check_address(const api *a, const char *address, const char *confirme
         return err_set(e, ERR_ARG, "'%s' is not an IPv4 address; use 127.0.0.1", address);
     }
     if (ntohl(in.s_addr) >> 24 == 127) return OK;
-    int rc = privilege_refuse_root("an endpoint for other machines", e);
-    if (rc != OK) return rc;
     if (a->keys == NULL || !keys_count(a->keys)) {
         return err_set(e, ERR_AUTH,
             "%s is not a loopback address; only 127.0.0.1 is served without a key file", address);
@@ -175,7 +173,7 @@ static int check_address(const api *a, const char *address, const char *confirme
         return err_set(e, ERR_AUTH,
             "other machines will reach %s; confirm by giving the same address again", address);
     }
-    return OK;
+    return privilege_refuse_root("an endpoint for other machines", e);
 }
 
 static int endpoint_on_locked(api *a, const char *address, int port, err *e) {

@@ -208,3 +208,11 @@ int path_dir(buf *out, const char *path) {
         n--;
     return n == 0 ? buf_puts(out, ".") : buf_append(out, path, n);
 }
+
+void path_real(buf *path) {
+    char *real = realpath(buf_cstr(path), NULL);
+    if (real == NULL) return;
+    buf_reset(path);
+    (void)buf_puts(path, real);
+    free(real);
+}

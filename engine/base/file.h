@@ -44,5 +44,7 @@ int path_join(buf *out, const char *a, const char *b);
 const char *path_base(const char *path);
 /* out = the folder part as dirname(1) would say, "." when there is none. */
 int path_dir(buf *out, const char *path);
+/* Without links, "." and "..", as people want to read it; what is not there stays as it is. */
+void path_real(buf *path);
 
 #endif

@@ -20,6 +20,7 @@ static struct {
     log_options options;
     char node[64];
     char secrets[MAX_SECRETS][SECRET_MAX];
+    int n_holders[MAX_SECRETS];
     size_t n_secrets;
     atomic_int level; /* -1: nothing is written */
 } g_log = {.lock = PTHREAD_MUTEX_INITIALIZER, .level = -1};
@@ -71,10 +72,27 @@ void log_hide(const char *secret) {
     pthread_mutex_lock(&g_log.lock);
     bool is_known = false;
     for (size_t i = 0; i < g_log.n_secrets; i++) {
-        if (strcmp(g_log.secrets[i], secret) == 0) is_known = true;
+        if (strcmp(g_log.secrets[i], secret) != 0) continue;
+        is_known = true;
+        g_log.n_holders[i]++;
     }
     if (!is_known && g_log.n_secrets < MAX_SECRETS) {
+        g_log.n_holders[g_log.n_secrets] = 1;
         (void)str_copy(g_log.secrets[g_log.n_secrets++], SECRET_MAX, secret);
+    }
+    pthread_mutex_unlock(&g_log.lock);
+}
+
+void log_forget(const char *secret) {
+    pthread_mutex_lock(&g_log.lock);
+    for (size_t i = 0; i < g_log.n_secrets; i++) {
+        if (strcmp(g_log.secrets[i], secret) != 0) continue;
+        if (--g_log.n_holders[i] > 0) break;
+        size_t last = --g_log.n_secrets;
+        memcpy(g_log.secrets[i], g_log.secrets[last], SECRET_MAX);
+        g_log.n_holders[i] = g_log.n_holders[last];
+        explicit_bzero(g_log.secrets[last], SECRET_MAX);
+        break;
     }
     pthread_mutex_unlock(&g_log.lock);
 }

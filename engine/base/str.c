@@ -263,3 +263,67 @@ int parse_bytes(const char *s, uint64_t *out) {
     }
     return ERR_FORMAT;
 }
+
+/* ---- mistyped words ---- */
+
+enum { WORD_CAP = 64 };
+
+static char lower(char c) {
+    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
+
+static size_t least(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+/* Letters that are wrong, missing, too many or swapped with their neighbour. */
+static size_t wrong_letters(const char *a, const char *b) {
+    size_t n = strlen(a), m = strlen(b);
+    size_t row[3][WORD_CAP]; /* of the letter before the last, the last and this one of a */
+    if (n >= WORD_CAP || m >= WORD_CAP) return WORD_CAP;
+    size_t *before = row[0], *last = row[1], *now = row[2];
+    for (size_t j = 0; j <= m; j++)
+        last[j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        now[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            bool is_same = lower(a[i - 1]) == lower(b[j - 1]);
+            now[j] = least(least(last[j], now[j - 1]) + 1, last[j - 1] + (is_same ? 0 : 1));
+            bool is_swapped = i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) &&
+                              lower(a[i - 2]) == lower(b[j - 1]);
+            if (is_swapped) now[j] = least(now[j], before[j - 2] + 1);
+        }
+        size_t *free_row = before;
+        before = last;
+        last = now;
+        now = free_row;
+    }
+    return last[m];
+}
+
+static bool begins(const char *word, const char *name) {
+    size_t i = 0;
+    while (word[i] != '\0' && lower(word[i]) == lower(name[i]))
+        i++;
+    return word[i] == '\0';
+}
+
+const char *str_nearest(
+    const char *word, const char *(*name)(size_t i, void *ctx), size_t n, void *ctx) {
+    const char *best = NULL, *start = NULL;
+    size_t len = strlen(word), best_wrong = len < 3 ? 1 : len / 3 + 1;
+    bool is_one_start = true;
+    for (size_t i = 0; i < n; i++) {
+        const char *candidate = name(i, ctx);
+        if (candidate == NULL || candidate[0] == '\0') continue;
+        if (len >= 3 && begins(word, candidate)) {
+            is_one_start = is_one_start && (start == NULL || str_eq(start, candidate));
+            start = candidate;
+        }
+        size_t wrong = wrong_letters(word, candidate);
+        if (wrong >= best_wrong) continue;
+        best_wrong = wrong;
+        best = candidate;
+    }
+    return start != NULL && is_one_start ? start : best;
+}

@@ -27,6 +27,12 @@ bool str_eq_nocase(const char *a, const char *b); /* ASCII letters only */
 /* Copies with truncation, always terminates when cap > 0. Returns strlen(src). */
 size_t str_copy(char *dst, size_t cap, const char *src);
 
+/* The name that was most likely meant by a mistyped word, in any case of letters: the only one that
+ * begins with it (from three letters on), else the one with the fewest wrong, missing, added or swapped
+ * letters, at most one in three letters of the word. NULL: none. name gives the i-th of n. */
+const char *str_nearest(
+    const char *word, const char *(*name)(size_t i, void *ctx), size_t n, void *ctx);
+
 /* The whole string must be the number (no spaces, no sign for u64, base 10). OK, ERR_FORMAT,
  * ERR_LIMIT when it does not fit. *out changes only on OK. */
 int parse_i64(const char *s, int64_t *out);

@@ -1,0 +1,14 @@
+/* Keeping secrets out of core dumps: while at least one is held the process is not dumpable, and no
+ * other process of the user may read its memory. Libraries make copies of what they are given, so a
+ * protected page alone would not be enough. Counted; any thread. */
+#ifndef TANDEM_BASE_SECRET_H
+#define TANDEM_BASE_SECRET_H
+
+void secret_hold(void);
+/* The last one makes the process dumpable again if it was before. */
+void secret_drop(void);
+/* In a child between fork and exec, which needs its own files in /proc: the child has wiped what it
+ * inherited. */
+void secret_drop_in_child(void);
+
+#endif
