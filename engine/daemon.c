@@ -116,6 +116,7 @@ static int find_demo_model(buf *out, err *e) {
         buf_printf(out, "%s/%s/config.json", dir, places[i]);
         if (!file_exists(buf_cstr(out))) continue;
         buf_truncate(out, out->len - strlen("/config.json"));
+        path_real(out);
         return OK;
     }
     return err_set(e, ERR_NOT_FOUND,
@@ -347,7 +348,8 @@ static int start_api(daemon_state *d, err *e) {
             (float)(d->o.temperature < 0.0 && d->is_demo ? 0.0 : d->o.temperature),
         .default_top_p = (float)d->o.top_p,
         .is_strict_model = d->o.is_strict_model,
-        .keys_path = given(&d->o.keys_path),
+        .keys_path = given(d->o.keys_path.len > 0 ? &d->o.keys_path : &d->o.usual_keys_path),
+        .may_keys_come = d->o.keys_path.len == 0,
         .cors_origins = given(&d->o.cors_origins),
         .certificate_path = given(&d->o.certificate_path),
         .certificate_key_path = given(&d->o.certificate_key_path),
@@ -445,6 +447,14 @@ static int end_failed(daemon_state *d, const err *why, err *e) {
     return ERR_PEER;
 }
 
+/* For who started it with a port to be picked. */
+static void announce(daemon_state *d) {
+    int port = api_endpoint_port(d->api);
+    if (!d->o.announces || port == 0) return;
+    fprintf(stderr, "tandem: serving http%s://%s:%d/v1 until Ctrl-C\n",
+        d->o.certificate_path.len > 0 ? "s" : "", d->o.address, port);
+}
+
 static int serve(daemon_state *d, err *e) {
     char status[512];
     int rc = open_socket(d, e);
@@ -461,6 +471,7 @@ static int serve(daemon_state *d, err *e) {
     daemon_self_phase(d->self, RANK_READY);
     LOG(LOG_INFO, "daemon", "ready", "socket=%s model=%s slots=%d context=%lld",
         buf_cstr(&d->o.socket_path), d->model_id, engine.n_slots, (long long)engine.max_context);
+    announce(d);
     err why = ERR_INIT;
     if (wait_for_end(d, &why) != OK) return end_failed(d, &why, e);
     LOG(LOG_INFO, "daemon", "stopping", "drain_s=%lld", (long long)d->o.drain_s);
@@ -535,6 +546,15 @@ int daemon_exit_code(int rc) {
     return rc == ERR_INTERNAL ? EXIT_CODE_INTERNAL : EXIT_CODE_REFUSED;
 }
 
+/* --plan: what a start would take. */
+static int show_plan(daemon_state *d, err *e) {
+    buf text = BUF_INIT;
+    int rc = daemon_plan_text(&d->part, &text, e);
+    if (rc == OK) fputs(buf_cstr(&text), stdout);
+    buf_release(&text);
+    return rc;
+}
+
 static int start(daemon_state *d, int argc, char **argv, err *e) {
     int rc = set_signals(e);
     if (d->o.role == DAEMON_SERVE) d->log = log_tail_new(); /* for as long as the process */
@@ -543,10 +563,11 @@ static int start(daemon_state *d, int argc, char **argv, err *e) {
     if (rc == OK) rc = prepare(d, e);
     if (rc != OK) return rc;
     int rank = d->o.role == DAEMON_RANK ? (int)d->o.rank : 0;
+    if (d->o.shows_plan) log_open(&(log_options){.fd = -1, .level = LOG_ERROR, .rank = -1});
     d->self = daemon_self_new(&d->o, rank, d->model_id);
-    if (rank > 0) return daemon_rank(&d->o, d->self, e);
-    d->part = (daemon_part){.options = &d->o, .self = d->self};
-    return serve(d, e);
+    d->part = (daemon_part){.options = &d->o, .self = d->self, .rank = rank};
+    if (d->o.shows_plan) return show_plan(d, e);
+    return rank > 0 ? daemon_rank(&d->o, d->self, e) : serve(d, e);
 }
 
 int main(int argc, char **argv) {

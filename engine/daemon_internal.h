@@ -42,13 +42,15 @@ typedef struct daemon_options {
     buf status_path;     /* empty: rank 0 beside the socket, other ranks none */
     int64_t check_every; /* steps between comparisons of the ranks' states; 0: never */
     buf cache_dir;       /* empty: no disk cache */
+    buf exchange_kind;   /* empty: auto */
     buf pack_path;       /* rank pack, or the folder of them; empty: weights of the model folder */
     int64_t cache_disk_mib, cache_age_hours, cache_ram_mib;
     bool is_cache_per_key, no_cache;
     /* Of the endpoint; empty: not given. */
-    buf keys_path, cors_origins, certificate_path, certificate_key_path, request_log_path,
-        confirmed;
-    bool logs_prompts, opens_metrics, keeps_json_alive, guards_loops, keeps_room;
+    buf keys_path, usual_keys_path, cors_origins, certificate_path, certificate_key_path,
+        request_log_path, confirmed;
+    bool announces, logs_prompts, opens_metrics, keeps_json_alive, guards_loops, keeps_room;
+    bool shows_plan;                         /* say what memory a start would take, and end */
     int64_t request_timeout_s, keep_alive_s; /* 0: not given */
     log_level level;
 } daemon_options;
@@ -105,6 +107,8 @@ typedef struct daemon_part {
 void daemon_settings(const daemon_options *o, const model_config *c, control_settings *out);
 /* Prices this rank's part against the memory of its machine: ERR_MEMORY with the shortfall. */
 int daemon_check_memory(daemon_part *p, const control_settings *s, err *e);
+/* The same as one line of text; nothing is loaded. */
+int daemon_plan_text(daemon_part *p, buf *out, err *e);
 int daemon_open_model(daemon_part *p, const control_settings *s, exchange *x, err *e);
 void daemon_close_model(daemon_part *p);
 

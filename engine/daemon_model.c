@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/mem.h"
 #include "engine/daemon_internal.h"
 #include "engine/model/record.h"
 
@@ -67,6 +68,26 @@ int daemon_check_memory(daemon_part *p, const control_settings *s, err *e) {
         (unsigned long long)(available >> 20));
     buf_release(&text);
     return memory_plan_check(&plan, available, e);
+}
+
+int daemon_plan_text(daemon_part *p, buf *out, err *e) {
+    model_config *c = mem_alloc(sizeof *c);
+    control_settings settings;
+    api_start start;
+    int rc = model_config_load(buf_cstr(&p->options->model_dir), c, e);
+    if (rc == OK) {
+        daemon_settings(p->options, c, &settings);
+        rc = daemon_check_memory(p, &settings, e);
+    }
+    mem_free(c);
+    if (rc != OK) return rc;
+    daemon_self_start(p->self, &start);
+    rc = memory_plan_print(&start.plan, out);
+    if (rc == OK)
+        rc = buf_printf(out, "; %.1f MiB are available; window %lld tokens, %d streams\n",
+            (double)start.available_bytes / (double)(1 << 20), (long long)settings.max_context,
+            (int)settings.n_slots);
+    return rc;
 }
 
 int daemon_open_model(daemon_part *p, const control_settings *s, exchange *x, err *e) {

@@ -25,6 +25,8 @@ static const char usage[] =
     "  --socket PATH       Unix socket (default: $TANDEM_SOCKET or the runtime folder)\n"
     "  --listen ADDR:PORT  also serve HTTP on a loopback address, e.g. 127.0.0.1:8888\n"
     "  --keys FILE         API keys of that endpoint (tandem api key new), mode 0600\n"
+    "  --usual-keys FILE   the same, but the file may come later: it counts once it is there\n"
+    "  --announce          a line on standard error with the endpoint's address once it serves\n"
     "  --confirm-remote ADDR  the address again, when other machines shall reach it\n"
     "  --tls-certificate FILE, --tls-key FILE  HTTPS with these PEM files\n"
     "  --cors ORIGINS      web pages that may use it, separated by commas, * for all\n"
@@ -39,6 +41,7 @@ static const char usage[] =
     "  --context N         window of a stream in tokens (default: the model's, at most 1048576)\n"
     "  --pages N           KV pages of 128 tokens (default: enough for all slots)\n"
     "  --backend NAME      what computes: cpu, or cuda where it is built in (default cpu)\n"
+    "  --exchange KIND     between ranks on GPUs: auto, peer (one host) or nccl (default auto)\n"
     "  --threads N         worker threads of the CPU engine (default: one per core)\n"
     "  --queue N           requests that may wait (default 64)\n"
     "  --gap MS            longest pause of a running reply while prompts are read (default 150)\n"
@@ -70,6 +73,7 @@ static const char usage[] =
     "                      the socket; other ranks: none)\n"
     "With several ranks each process reads one line from standard input: the start's secret,\n"
     "64 hexadecimal digits, a space and the start id, 16 digits.\n"
+    "  --plan              print what memory a start would take, load nothing, end\n"
     "  --foreground        stay in the foreground (it always does)\n"
     "  --help, --version\n";
 
@@ -137,6 +141,7 @@ typedef struct plain_option {
 
 static const plain_option texts[] = {
     {"keys", offsetof(daemon_options, keys_path)},
+    {"usual-keys", offsetof(daemon_options, usual_keys_path)},
     {"cors", offsetof(daemon_options, cors_origins)},
     {"tls-certificate", offsetof(daemon_options, certificate_path)},
     {"tls-key", offsetof(daemon_options, certificate_key_path)},
@@ -144,15 +149,18 @@ static const plain_option texts[] = {
     {"status", offsetof(daemon_options, status_path)},
     {"confirm-remote", offsetof(daemon_options, confirmed)},
     {"pack", offsetof(daemon_options, pack_path)},
+    {"exchange", offsetof(daemon_options, exchange_kind)},
 };
 enum { N_TEXTS = sizeof texts / sizeof texts[0], OPT_TEXT = OPT_NUMBER + N_NUMBERS };
 
 static const plain_option flags[] = {
     {"log-prompts", offsetof(daemon_options, logs_prompts)},
+    {"announce", offsetof(daemon_options, announces)},
     {"open-metrics", offsetof(daemon_options, opens_metrics)},
     {"json-keepalive", offsetof(daemon_options, keeps_json_alive)},
     {"loop-guard", offsetof(daemon_options, guards_loops)},
     {"answer-room", offsetof(daemon_options, keeps_room)},
+    {"plan", offsetof(daemon_options, shows_plan)},
 };
 enum { N_FLAGS = sizeof flags / sizeof flags[0], OPT_FLAG = OPT_TEXT + N_TEXTS };
 

@@ -96,9 +96,21 @@ void check_value(check_result *r, double v) {
     r->value = v;
 }
 
+/* A tool's words without the end of their sentence, so that ours has only one. */
+static int words_length(const char *text) {
+    size_t n = strlen(text);
+    while (n > 0 && strchr(" .\n\t", text[n - 1]) != NULL)
+        n--;
+    return n < 300 ? (int)n : 300;
+}
+
 void check_unknown(check_result *r, const char *what, const err *e) {
-    check_say(r, CHECK_STATUS_UNKNOWN, "%s could not be measured%s%.300s.", what,
-        e != NULL && e->msg[0] != '\0' ? ": " : "", e != NULL ? e->msg : "");
+    const char *why = e != NULL ? e->msg : "";
+    /* Two tools say the same in their own three sentences. */
+    if (strstr(why, "not been booted with systemd") != NULL)
+        why = "no systemd runs on this machine";
+    check_say(r, CHECK_STATUS_UNKNOWN, "%s could not be measured%s%.*s.", what,
+        why[0] != '\0' ? ": " : "", words_length(why), why);
 }
 
 bool check_file(check_context *c, int i, const char *path, buf *out) {
@@ -124,8 +136,9 @@ int check_tool(check_context *c, int i, const char *const *argv, buf *out, int *
     *code = r.exit_code;
     if (rc == OK) rc = buf_append(out, buf_cstr(&r.out), r.out.len);
     if (rc == OK && r.exit_code != 0 && e != NULL) {
-        err_set(e, ERR_IO, "%s ended with code %d %.200s", argv[0], r.exit_code,
-            buf_cstr(r.err.len > 0 ? &r.err : &r.out));
+        const char *words = buf_cstr(r.err.len > 0 ? &r.err : &r.out);
+        err_set(e, ERR_IO, "%s ended with code %d%s%.200s", argv[0], r.exit_code,
+            words[0] != '\0' ? ": " : "", words);
     }
     remote_result_release(&r);
     return rc;

@@ -13,36 +13,47 @@
 #define SMI(...)                                                                                   \
     { "nvidia-smi", __VA_ARGS__, NULL }
 
+/* "Maker Product", "" when the machine does not say: a virtual one has neither. */
+static void product_of(check_context *c, int i, char out[164], bool *is_nvidia) {
+    char product[80], vendor[80];
+    check_line(c, i, "/sys/class/dmi/id/product_name", product, sizeof product);
+    check_line(c, i, "/sys/class/dmi/id/sys_vendor", vendor, sizeof vendor);
+    snprintf(
+        out, 164, "%s%s%s", vendor, vendor[0] != '\0' && product[0] != '\0' ? " " : "", product);
+    *is_nvidia = strstr(vendor, "NVIDIA") != NULL;
+}
+
 CHECK_RUN(check_v1) {
     static const char *const uname[] = {"uname", "-m", NULL};
     static const char *const smi[] = SMI("--query-gpu=name,compute_cap", "--format=csv,noheader");
-    char machine[32], gpu[120], product[80], vendor[80];
+    char machine[32], gpu[120], product[164];
+    bool is_nvidia = false;
     err e = ERR_INIT;
     if (check_tool_line(c, i, uname, machine, sizeof machine, &e) != OK) {
         check_unknown(r, "The architecture", &e);
         return;
     }
-    check_line(c, i, "/sys/class/dmi/id/product_name", product, sizeof product);
-    check_line(c, i, "/sys/class/dmi/id/sys_vendor", vendor, sizeof vendor);
+    product_of(c, i, product, &is_nvidia);
+    bool has_name = product[0] != '\0';
     int rc = check_tool_line(c, i, smi, gpu, sizeof gpu, &e);
     check_remedy(
         r, "The pair needs two GB10 systems; on other machines use the built-in demo model.");
     if (!str_eq(machine, "aarch64")) {
-        check_say(r, CHECK_STATUS_FAIL, "This is a %s machine (%s %s), not a GB10 system.", machine,
-            vendor, product);
+        check_say(r, CHECK_STATUS_FAIL,
+            "This machine%s%s%s has a processor of kind %s: no GB10 system.", has_name ? " (" : "",
+            product, has_name ? ")" : "", machine[0] != '\0' ? machine : "unknown");
     } else if (rc == ERR_NOT_FOUND) {
-        check_say(
-            r, CHECK_STATUS_FAIL, "%s %s has no nvidia-smi, so no GPU driver.", vendor, product);
+        check_say(r, CHECK_STATUS_FAIL, "%s has no nvidia-smi, so no GPU driver.",
+            has_name ? product : "This machine");
     } else if (rc != OK) {
         check_unknown(r, "The GPU", &e);
     } else if (strstr(gpu, "GB10") == NULL || strstr(gpu, "12.1") == NULL) {
         check_say(
             r, CHECK_STATUS_FAIL, "The GPU is %s, not a GB10 with compute capability 12.1.", gpu);
     } else {
-        bool is_nvidia = strstr(vendor, "NVIDIA") != NULL;
         r->remedy[0] = '\0';
-        check_say(r, is_nvidia ? CHECK_STATUS_PASS : CHECK_STATUS_WARN, "%s %s, aarch64, %s.",
-            vendor, product, gpu);
+        check_say(r, is_nvidia ? CHECK_STATUS_PASS : CHECK_STATUS_WARN, "%s%saarch64, %s.", product,
+            has_name ? ", " : "", gpu);
         if (!is_nvidia) check_remedy(r, "Another maker's GB10 board: it should work the same.");
     }
 }
@@ -60,7 +71,15 @@ CHECK_RUN(check_v2) {
         check_unknown(r, "The driver", &e);
         return;
     }
-    check_say(r, CHECK_STATUS_FAIL, "The driver does not answer: %s.", e.msg);
+    if (rc == ERR_NOT_FOUND) {
+        check_say(r, CHECK_STATUS_FAIL, "There is no NVIDIA driver: nvidia-smi is not installed.");
+        check_remedy(r,
+            "On a Spark install the DGX driver packages; another machine has the built-in "
+            "demo model.");
+        return;
+    }
+    check_say(r, CHECK_STATUS_FAIL, "The driver does not answer: %s.",
+        e.msg[0] != '\0' ? e.msg : "nvidia-smi says nothing");
     check_remedy(r, "Restart this machine; if it stays so, install the DGX driver packages again.");
 }
 
@@ -156,7 +175,8 @@ CHECK_RUN(check_k1) {
     if (s == KERNEL_UNREAD) {
         check_unknown(r, "The kernel version", NULL);
     } else if (s == KERNEL_GOOD) {
-        check_say(r, CHECK_STATUS_PASS, "Kernel %s leaves no memory in a hand-over area.", release);
+        check_say(r, CHECK_STATUS_PASS, "Kernel %s%s keeps no memory back from RDMA.", release,
+            str_starts(release, "7.0.0-") ? " with kho=off" : "");
     } else {
         check_say(r, s == KERNEL_BAD ? CHECK_STATUS_FAIL : CHECK_STATUS_WARN,
             "Kernel %s runs without kho=off%s.", release,

@@ -387,6 +387,7 @@ int manifest_templates(buf *out, err *e) {
         if (dir_exists(buf_cstr(out))) rc = OK;
     }
     buf_release(&dir);
+    path_real(out);
     if (rc != OK) err_set(e, rc, "the folder templates/manifests is not beside the program");
     return rc;
 }

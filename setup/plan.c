@@ -5,6 +5,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/sha256.h"
 #include "engine/base/str.h"
+#include "setup/step.h"
 
 void plan_init(setup_plan *p) {
     *p = (setup_plan){0};
@@ -86,8 +87,11 @@ int plan_print(const setup_plan *p, buf *out) {
     int rc = OK;
     for (size_t i = 0; i < p->n && rc == OK; i++) {
         const plan_action *a = &p->actions[i];
-        rc = buf_printf(out, "%3zu  %s, %s%s: %s\n", i + 1, a->step, a->node,
-            a->is_root ? " (as root)" : "", a->what);
+        int step = step_find(a->step);
+        rc = step >= 0 ? buf_printf(out, "step %d, %s", step, step_info_of(step)->title)
+                       : buf_puts(out, a->step);
+        if (rc == OK)
+            rc = buf_printf(out, "; %s%s: %s\n", a->node, a->is_root ? " (as root)" : "", a->what);
         if (rc == OK) rc = print_block(out, "", a->command);
         if (rc == OK && a->undo[0] != '\0') rc = print_block(out, "undo: ", a->undo);
     }

@@ -39,7 +39,7 @@ void plan_append(setup_plan *p, const setup_plan *from);
 void plan_id(const setup_plan *p, char out[PLAN_ID_BYTES]);
 /* True when whole holds an action that is the same in every word. */
 bool plan_holds(const setup_plan *whole, const plan_action *a);
-/* For people: numbered, commands indented. */
+/* For people: each action with its step, commands indented. */
 int plan_print(const setup_plan *p, buf *out);
 /* An array of objects. */
 void plan_json(const setup_plan *p, json_w *w);

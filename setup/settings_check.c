@@ -85,6 +85,33 @@ static int check_url(const setting_key *k, const char *value, err *e) {
     return bad(k, value, "an https address (http only on this machine)", e);
 }
 
+/* Labels of letters, digits and inner dashes with single dots between them, or an IPv6 address in
+ * brackets. Digits and dots alone must be an IPv4 address: 10.0.0.256 is a mistyped one, no name. */
+static bool is_host(const char *value, size_t n) {
+    char host[256];
+    unsigned char raw[sizeof(struct in6_addr)];
+    if (n == 0 || n >= sizeof host) return false;
+    memcpy(host, value, n);
+    host[n] = '\0';
+    if (host[0] == '[') {
+        bool is_closed = host[n - 1] == ']';
+        host[n - 1] = '\0';
+        return is_closed && inet_pton(AF_INET6, host + 1, raw) == 1;
+    }
+    if (strspn(host, "0123456789.") == n) return inet_pton(AF_INET, host, raw) == 1;
+    for (size_t at = 0; at < n;) {
+        size_t len = strcspn(host + at, ".");
+        bool is_label = len > 0 && len <= 63 && host[at] != '-' && host[at + len - 1] != '-';
+        for (size_t i = 0; i < len; i++) {
+            unsigned char c = (unsigned char)host[at + i];
+            is_label = is_label && (isalnum(c) || c == '-' || c == '_');
+        }
+        if (!is_label) return false;
+        at += len + 1;
+    }
+    return host[n - 1] != '.';
+}
+
 /* [user@]host[:port]; a leading dash would become an option of ssh. */
 static int check_ssh(const setting_key *k, const char *value, err *e) {
     const char *host = strchr(value, '@');
@@ -95,9 +122,10 @@ static int check_ssh(const setting_key *k, const char *value, err *e) {
     } else {
         host = value;
     }
-    const char *colon = strrchr(host, ':');
+    const char *from = host[0] == '[' ? strchr(host, ']') : host;
+    const char *colon = from != NULL ? strrchr(from, ':') : NULL;
     size_t n = colon != NULL ? (size_t)(colon - host) : strlen(host);
-    is_fine = is_fine && is_name(host, n);
+    is_fine = is_fine && is_host(host, n);
     if (colon != NULL) {
         int64_t port = 0;
         is_fine = is_fine && parse_i64(colon + 1, &port) == OK && port >= 1 && port <= 65535;

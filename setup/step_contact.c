@@ -33,7 +33,7 @@ int step_welcome_inspect(flow *f, step_view *v, err *e) {
         n_proven += f->state[i] == STEP_IS_OK || f->state[i] == STEP_IS_WARNED;
     r = view_row(v, "so far", CHECK_STATUS_PASS);
     view_fact(r, n_proven > 0 ? "%d of %d steps are proven" : "nothing is set up yet", n_proven,
-        STEP_COUNT - 2);
+        STEP_LAST);
     r = view_row(v, "the model needs", CHECK_STATUS_PASS);
     view_fact(r, "about 532 GB (495 GiB) on each machine");
     r = view_row(v, "time", CHECK_STATUS_PASS);

@@ -37,6 +37,7 @@ static int read_cases(json **out, err *e) {
         buf_reset(&path);
         buf_printf(&path, "%s/templates/prompt-self-test.json", source);
     }
+    path_real(&path);
     json_limits limits = {.max_bytes = CASES_MAX};
     int rc = json_parse_file(buf_cstr(&path), &limits, out, e);
     buf_release(&dir);

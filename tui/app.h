@@ -22,6 +22,7 @@ typedef struct app_options {
     const char *socket_path; /* Unix socket of tandemd; NULL: the usual place */
     const char *model_dir;   /* model to start the engine with; NULL: the setting, else the demo */
     bool may_start;          /* start the engine at once when none runs */
+    bool is_pair;            /* two machines are set up: start and stop mean both */
     bool is_first_run;       /* offer what can be done before anything starts */
     const char *head_root, *worker_root; /* Setup: stored trees in place of the machines */
 } app_options;

@@ -91,6 +91,12 @@ void app_start_engine(app *a, bool may_start) {
     err e = ERR_INIT;
     launch_options o = {
         .socket_path = a->socket_path, .model_dir = a->options->model_dir, .may_start = may_start};
+    if (may_start && a->options->is_pair) {
+        a->pair_word[0] = '\0';
+        app_pair_run(a, "start");
+        if (app_pair_is_at_work(a)) set_state(a, ENGINE_STARTING, NULL);
+        return;
+    }
     if (a->start != NULL) launch_close(a->start);
     a->start = NULL;
     if (launch_open(&o, &a->start, &e) != OK)
@@ -114,12 +120,19 @@ static void step_start(app *a) {
     switch (r.phase) {
     case LAUNCH_READY:
         end_start(a);
+        a->pair_word[0] = '\0';
         set_state(a, ENGINE_READY, NULL);
+        if (r.is_other_model)
+            app_hint(a, "--model is not used: the engine that runs has %s (%s)", r.model_id,
+                r.model_dir);
         attach(a);
         break;
     case LAUNCH_ABSENT:
         end_start(a);
-        if (a->gauges.state != ENGINE_DOWN) set_state(a, ENGINE_ABSENT, NULL);
+        if (a->pair_word[0] != '\0')
+            set_state(a, ENGINE_FAILED, a->pair_word);
+        else if (a->gauges.state != ENGINE_DOWN)
+            set_state(a, ENGINE_ABSENT, NULL);
         a->probe_due_ms = a->now_ms + PROBE_MS;
         break;
     case LAUNCH_FAILED:
@@ -137,6 +150,7 @@ static void step_start(app *a) {
 }
 
 void app_engine_tick(app *a) {
+    app_pair_step(a);
     if (a->start != NULL) step_start(a);
     bool is_away = a->gauges.state == ENGINE_ABSENT || a->gauges.state == ENGINE_FAILED;
     if (is_away && a->start == NULL && a->now_ms >= a->probe_due_ms) {
@@ -152,7 +166,7 @@ void app_engine_tick(app *a) {
 }
 
 int app_engine_wait_ms(const app *a) {
-    int wait = a->start != NULL ? launch_timeout_ms(a->start) : 1000;
+    int wait = a->start != NULL ? launch_timeout_ms(a->start) : app_pair_is_at_work(a) ? 200 : 1000;
     return wait < 0 || wait > 1000 ? 1000 : wait;
 }
 
@@ -171,14 +185,21 @@ void app_stop_engine(app *a, bool then_start) {
     err e = ERR_INIT;
     const client_request q = {
         .path = "/tandem/v1/shutdown", .body = "{}", .limits = {2000, 10000, 30000}};
-    if (a->gauges.state == ENGINE_ABSENT || a->gauges.state == ENGINE_DOWN) {
+    bool is_away = a->gauges.state == ENGINE_ABSENT || a->gauges.state == ENGINE_DOWN;
+    /* Of a pair the other machine's rank may still be there. */
+    if (is_away && !a->options->is_pair) {
         if (then_start)
             app_start_engine(a, true);
         else
             app_hint(a, "no engine is running");
         return;
     }
-    a->is_stop_wanted = true;
+    a->is_stop_wanted = !is_away;
+    if (a->options->is_pair) { /* rank 0 alone would be started again by its keeper */
+        a->pair_word[0] = '\0';
+        app_pair_run(a, then_start ? "restart" : "stop");
+        return;
+    }
     a->wants_start_again = then_start;
     if (client_request_start(a->engine, &q, (client_sink){on_stop, a}, &call, &e) != OK)
         app_hint(a, "%s", e.msg);

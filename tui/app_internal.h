@@ -104,6 +104,8 @@ typedef struct app {
     client_call *stats, *state_call;
     uint64_t state_due_ms;
     bool is_stop_wanted;    /* the user asked the engine to end */
+    struct app_pair *pair;  /* tandem start, stop or restart of a pair at work; NULL: none */
+    char pair_word[256];    /* why the last one failed, "" it did not */
     bool wants_start_again; /* a restart: start when the old one has gone */
     uint64_t probe_due_ms;
     gauges gauges;
@@ -151,6 +153,15 @@ void app_engine_tick(app *a);
 /* Milliseconds until app_engine_tick has something to do. */
 int app_engine_wait_ms(const app *a);
 bool app_engine_is_ready(const app *a);
+
+/* app_pair.c: the verbs of two machines, each in a process of its own. */
+typedef struct app_pair app_pair;
+/* verb: start, stop or restart. */
+void app_pair_run(app *a, const char *verb);
+void app_pair_step(app *a);
+bool app_pair_is_at_work(const app *a);
+/* Forgets the process; it goes on. */
+void app_pair_close(app *a);
 
 /* app_session.c: sessions, drafts, sending. */
 void app_load_sessions(app *a);

@@ -61,7 +61,7 @@ static const field *find(const char *key, err *e) {
     for (size_t i = 0; i < N_FIELDS; i++) {
         if (str_eq(FIELDS[i].name, key)) return &FIELDS[i];
     }
-    const char *near = cmd_nearest(key, name_at, N_FIELDS, NULL);
+    const char *near = str_nearest(key, name_at, N_FIELDS, NULL);
     err_set(e, ERR_ARG, "there is no chat setting \"%.30s\"%s%s%s", key,
         near != NULL ? "; did you mean " : "; there is: temp, top-p, top-k, min-p, rep-pen, seed, ",
         near != NULL ? near : "max, stop, think, think-budget", near != NULL ? "?" : "");

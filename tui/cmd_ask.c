@@ -18,7 +18,8 @@ enum { INPUT_MAX_BYTES = 32 << 20 };
 typedef struct asking {
     const cmd_args *args;
     bool is_json, is_stream, is_raw, shows_thinking;
-    bool ends_line; /* the answer so far ends with a line break */
+    bool ends_line;       /* the answer so far ends with a line break */
+    bool is_thought_open; /* thinking was shown and its line has no end yet */
     width_cleaner cleaner;
 } asking;
 
@@ -98,6 +99,13 @@ static void put_event(const char *type, const char *text, size_t len) {
     buf_release(&out);
 }
 
+/* Thinking goes to standard error, the answer to standard output: on a terminal they must not run
+ * together. */
+static void end_thought(asking *k) {
+    if (k->is_thought_open) fputc('\n', stderr);
+    k->is_thought_open = false;
+}
+
 static void on_part(void *ctx, turn_part part, const char *text, size_t len) {
     asking *k = ctx;
     if (part == TURN_WAITING) return;
@@ -116,11 +124,13 @@ static void on_part(void *ctx, turn_part part, const char *text, size_t len) {
         width_clean(&k->cleaner, text, len, &shown);
     }
     if (part == TURN_TEXT) {
+        end_thought(k);
         cmd_put(buf_cstr(&shown), shown.len);
         cmd_flush();
         k->ends_line = shown.len > 0 && shown.data[shown.len - 1] == '\n';
     } else if (part == TURN_THINKING && k->shows_thinking) {
         fwrite(buf_cstr(&shown), 1, shown.len, stderr);
+        if (shown.len > 0) k->is_thought_open = shown.data[shown.len - 1] != '\n';
     }
     buf_release(&shown);
 }
@@ -162,6 +172,7 @@ static int result_code(const turn_result *r) {
 }
 
 static void print_end(asking *k, const session *s, const turn_result *r, bool is_kept) {
+    end_thought(k);
     if (k->is_json || k->is_stream) {
         put_result(s, r, is_kept);
     } else if (r->content_s >= 0 && !k->ends_line) {

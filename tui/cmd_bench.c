@@ -11,6 +11,10 @@
 #include "engine/base/version.h"
 #include "tui/cmd_internal.h"
 
+/* Text that was read in one go has one arrival, whatever the pieces. */
+#define ARRIVAL_NS 50000u
+/* A step makes at most six tokens (one and five drafts); a few more may come together. */
+enum { TOKENS_AN_ARRIVAL = 8, MIN_ARRIVALS = 3 };
 enum { MAX_REPS = 100, PROMPTS_MAX_BYTES = 1 << 20, MAX_PROMPTS = 64 };
 
 typedef struct bench {
@@ -24,6 +28,7 @@ typedef struct bench {
 /* One request, timed with the monotonic clock from just before its bytes are sent. */
 typedef struct sample {
     uint64_t start_ns, first_event_ns, first_text_ns, last_text_ns, end_ns;
+    int n_arrivals; /* times at which text came, ARRIVAL_NS apart */
     chat_usage usage;
     char finish[32];
     err error;
@@ -37,6 +42,7 @@ static void on_event(void *ctx, const client_event *ev) {
         if (s->first_event_ns == 0) s->first_event_ns = now;
         if (ev->chat->kind == CHAT_EVENT_CONTENT || ev->chat->kind == CHAT_EVENT_REASONING) {
             if (s->first_text_ns == 0) s->first_text_ns = now;
+            if (s->last_text_ns == 0 || now - s->last_text_ns > ARRIVAL_NS) s->n_arrivals++;
             s->last_text_ns = now;
         }
     }
@@ -74,10 +80,16 @@ static double seconds(uint64_t from, uint64_t to) {
     return to > from ? (double)(to - from) / 1e9 : 0;
 }
 
+/* Text that was held back and came in one piece has no rate of its own. */
+static bool came_at_once(const sample *s) {
+    return s->n_arrivals < MIN_ARRIVALS ||
+           (int64_t)s->n_arrivals * TOKENS_AN_ARRIVAL < s->usage.completion_tokens;
+}
+
 static double decode_rate(const sample *s) {
     double t = seconds(s->first_text_ns, s->last_text_ns);
-    return s->usage.completion_tokens > 1 && t > 0 ? (double)(s->usage.completion_tokens - 1) / t
-                                                   : -1;
+    bool is_measurable = s->usage.completion_tokens > 1 && t > 0 && !came_at_once(s);
+    return is_measurable ? (double)(s->usage.completion_tokens - 1) / t : -1;
 }
 
 static double prefill_rate(const sample *s) {
@@ -108,6 +120,13 @@ typedef struct cell {
 
 static void put_sample(const bench *b, const cell *c, const sample *s) {
     double value = c->value(s);
+    if (!b->is_json && value < 0) {
+        cmd_printf("%-8s %-12s rep %lld  %10s %s  prompt %lld (cached %lld), reply %lld, %s\n",
+            c->protocol, c->name, (long long)c->rep, "-", c->unit,
+            (long long)s->usage.prompt_tokens, (long long)s->usage.cached_tokens,
+            (long long)s->usage.completion_tokens, s->finish);
+        return;
+    }
     if (!b->is_json) {
         cmd_printf("%-8s %-12s rep %lld  %10.3f %s  prompt %lld (cached %lld), reply %lld, %s\n",
             c->protocol, c->name, (long long)c->rep, value, c->unit,
@@ -212,7 +231,9 @@ static int run_cell(bench *b, cell c, const char *base, prompt_fn make, int64_t 
         } else {
             b->n_failed++;
             cmd_note("%s %s rep %lld does not count: %s", c.protocol, c.name, (long long)rep,
-                c.value(&s) < 0 ? "too little text to measure" : "the prompt came from the cache");
+                c.value(&s) >= 0                ? "the prompt came from the cache"
+                : s.usage.completion_tokens < 2 ? "too little text to measure"
+                                                : "the text came in one piece, not as it was made");
         }
     }
     put_summary(b, &c, values, n);

@@ -9,6 +9,7 @@
 #include "tui/app.h"
 #include "tui/cmd_chat_options.h"
 #include "tui/cmd_internal.h"
+#include "tui/cmd_pair.h"
 #include "tui/cmd_setup_talk.h"
 #include "tui/plain.h"
 #include "tui/session.h"
@@ -126,7 +127,8 @@ static int run_screen(const cmd_args *a, const char *screen) {
         o.worker_root = cmd_value(a, "worker-root");
     }
     o.is_first_run = a->entry->noun[0] == '\0' && screen == NULL && wizard_is_first_run();
-    o.may_start = starts_at_once(a, &e, &is_broken);
+    o.is_pair = cmd_pair_applies(a);
+    o.may_start = starts_at_once(a, &e, &is_broken) && !o.is_pair;
     if (is_broken) return cmd_fail(&e);
     if (wanted != NULL) {
         int rc = session_dir(&dir, &e);

@@ -245,7 +245,10 @@ int cmd_link_prove(const cmd_args *a) {
     err e = ERR_INIT;
     check_status worst = CHECK_STATUS_PASS;
     if (cmd_nodes_open(a, true, &n, &e) != OK) return cmd_fail(&e);
-    int rc = prove(a, &n, &worst, &e), code = rc == OK ? exit_code(worst, &n) : cmd_fail(&e);
+    /* Without a second machine there is no cable, and nothing that could be proved. */
+    bool is_alone = n.node[1] == NULL && n.missing[1][0] == '\0';
+    int rc = is_alone ? err_set(&e, ERR_NOT_FOUND, CMD_NO_WORKER) : prove(a, &n, &worst, &e);
+    int code = rc == OK ? exit_code(worst, &n) : cmd_fail(&e);
     cmd_nodes_close(&n);
     return cmd_finish(code);
 }

@@ -200,6 +200,14 @@ static void say_change(void *ctx, const launch_report *r) {
     cmd_note(r->was_running ? "the engine is loading ..." : "starting the engine ...");
 }
 
+bool cmd_note_other_model(const launch_report *r) {
+    if (!r->is_other_model) return false;
+    cmd_note("--model is not used: the engine that runs has another model (%s, %s); it is changed "
+             "with: tandem restart --model DIR",
+        r->model_id, r->model_dir);
+    return true;
+}
+
 int cmd_engine(const cmd_args *a, bool may_start, client **out, err *e) {
     buf socket = BUF_INIT;
     launch *l = NULL;
@@ -210,7 +218,12 @@ int cmd_engine(const cmd_args *a, bool may_start, client **out, err *e) {
         .may_start = may_start};
     if (rc == OK) rc = launch_open(&o, &l, e);
     if (rc == OK) rc = launch_run(l, cmd_stop_fd(), say_change, &has_spoken, e);
-    if (rc == OK) rc = client_open(buf_cstr(&socket), out, e);
+    if (rc == OK) {
+        launch_report r;
+        launch_get_report(l, &r);
+        (void)cmd_note_other_model(&r);
+        rc = client_open(buf_cstr(&socket), out, e);
+    }
     launch_close(l);
     buf_release(&socket);
     return rc;

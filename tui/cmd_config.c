@@ -2,6 +2,7 @@
 #include <ctype.h>
 #include <string.h>
 
+#include "engine/base/file.h"
 #include "engine/base/str.h"
 #include "setup/paths.h"
 #include "setup/settings.h"
@@ -104,6 +105,33 @@ int cmd_config_get(const cmd_args *a) {
     return cmd_finish(code);
 }
 
+/* A folder that is not there is a mistyped one; other files may come later, which is only said. */
+static int look_at_path(const setting_key *k, const char *value, err *e) {
+    settings *s = settings_new();
+    buf config = BUF_INIT;
+    int rc = settings_set(s, k->name, value, SETTING_FILE, e);
+    const char *path = rc == OK ? settings_get(s, k->name) : "";
+    bool is_model = str_eq(k->name, "MODEL_DIR");
+    bool is_file = str_eq(k->name, "WORKER_KEY") || str_eq(k->name, "HF_TOKEN_FILE") ||
+                   str_eq(k->name, "API_TLS_CERT") || str_eq(k->name, "API_TLS_KEY") ||
+                   str_eq(k->name, "NOTIFY");
+    if (rc == OK && is_model && !dir_exists(path)) {
+        rc = err_set(e, ERR_NOT_FOUND,
+            "there is no folder %s, so MODEL_DIR stays as it is; it names a folder with a model "
+            "(config.json, tokenizer.json and the weights)",
+            path);
+    } else if (rc == OK && is_model) {
+        path_join(&config, path, "config.json");
+        if (!file_exists(buf_cstr(&config)))
+            cmd_note("%s has no config.json, so no engine can start with it yet", path);
+    } else if (rc == OK && is_file && !file_exists(path)) {
+        cmd_note("%s is not there yet", path);
+    }
+    buf_release(&config);
+    settings_free(s);
+    return rc;
+}
+
 static int change(const char *name, const char *value) {
     buf path = BUF_INIT;
     err e = ERR_INIT;
@@ -111,7 +139,8 @@ static int change(const char *name, const char *value) {
     const setting_key *k = key_of(name, &e);
     if (k == NULL) return cmd_fail_usage(&e);
     if (value != NULL && settings_check(k, value, &e) != OK) return cmd_fail_usage(&e);
-    rc = paths_settings_file(&path, &e);
+    if (value != NULL && k->kind == SETTING_PATH) rc = look_at_path(k, value, &e);
+    if (rc == OK) rc = paths_settings_file(&path, &e);
     if (rc == OK) rc = settings_file_set(buf_cstr(&path), k->name, value, &e);
     settings *s = settings_new();
     if (rc == OK && settings_load(s, NULL) == OK &&

@@ -149,8 +149,14 @@ static void see_also(buf *out, const char *self) {
     const cmd_entry *t = cmd_table(&n);
     const char *last = "";
     section(out, "SEE ALSO");
+    if (str_eq(self, "tandem.conf")) {
+        buf_puts(out, ".BR tandem (1),\n.BR tandem\\-config (1),\n.BR tandemd (8)\n");
+        return;
+    }
     if (self[0] != '\0') {
-        buf_puts(out, ".BR tandem (1),\n.BR tandem.conf (5)\n");
+        bool is_served = str_eq(self, "serve") || str_eq(self, "api");
+        buf_puts(out, ".BR tandem (1),\n.BR tandem.conf (5)");
+        buf_puts(out, is_served ? ",\n.BR tandem\\-api (7),\n.BR tandemd (8)\n" : "\n");
         return;
     }
     for (size_t i = 0; i < n; i++) {
@@ -158,7 +164,7 @@ static void see_also(buf *out, const char *self) {
         last = t[i].noun;
         buf_printf(out, ".BR tandem\\-%s (1),\n", t[i].noun);
     }
-    buf_puts(out, ".BR tandem.conf (5)\n");
+    buf_puts(out, ".BR tandem.conf (5),\n.BR tandem\\-api (7),\n.BR tandemd (8)\n");
 }
 
 static void page_main(buf *out) {
@@ -213,6 +219,13 @@ static void page_noun(const char *noun, buf *out) {
     }
     if (has_verbs) section(out, "OPTIONS OF ALL");
     options(out, cmd_common_options());
+    if (str_eq(noun, "node")) {
+        section(out, "NOTES");
+        put_line(out,
+            "This page is about the commands that begin with `tandem node`. The program tandem-node, "
+            "which lies beside tandem, is its helper on each machine (it receives files, looks after a "
+            "rank, measures); nobody has to call it.");
+    }
     see_also(out, noun);
     buf_release(&title);
     buf_release(&help);

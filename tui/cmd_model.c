@@ -88,7 +88,9 @@ static bool find_demo(buf *out) {
         path_dir(&dir, self);
         path_join(out, buf_cstr(&dir), places[i]);
         buf_release(&dir);
-        if (dir_exists(buf_cstr(out))) return true;
+        if (!dir_exists(buf_cstr(out))) continue;
+        path_real(out);
+        return true;
     }
     return false;
 }

@@ -9,43 +9,6 @@
 
 /* Nearest names. */
 
-static size_t distance(const char *a, const char *b, size_t limit) {
-    enum { CAP = 32 };
-    size_t n = strlen(a), m = strlen(b), row[CAP];
-    if (n >= CAP || m >= CAP) return limit;
-    for (size_t j = 0; j <= m; j++)
-        row[j] = j;
-    for (size_t i = 1; i <= n; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            size_t up = row[j];
-            size_t best = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-            if (up + 1 < best) best = up + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            row[j] = best;
-            diagonal = up;
-        }
-    }
-    return row[m] < limit ? row[m] : limit;
-}
-
-const char *cmd_nearest(
-    const char *word, const char *(*name)(size_t i, void *ctx), size_t n, void *ctx) {
-    /* A third of the word may be wrong, at least one character. */
-    size_t best_distance = strlen(word) / 3 + 2;
-    const char *best = NULL;
-    for (size_t i = 0; i < n; i++) {
-        const char *candidate = name(i, ctx);
-        size_t d = distance(word, candidate, best_distance);
-        if (d < best_distance) {
-            best_distance = d;
-            best = candidate;
-        }
-    }
-    return best;
-}
-
 static const char *noun_at(size_t i, void *ctx) {
     (void)ctx;
     size_t n;
@@ -118,7 +81,7 @@ static int pick_entry(const char *const *words, int n_words, cmd_args *a, int *n
     if (a->entry != NULL) return OK;
     size_t n;
     cmd_table(&n);
-    const char *near = cmd_nearest(noun, noun_at, n, NULL);
+    const char *near = str_nearest(noun, noun_at, n, NULL);
     if (near != NULL && near[0] != '\0') {
         return err_set(e, ERR_ARG, "there is no command \"%.40s\"; did you mean %s?", noun, near);
     }
@@ -307,7 +270,7 @@ const slash_entry *slash_find(const char *line, bool is_palette, const char **ar
         buf_release(&list);
         return NULL;
     }
-    const char *near = cmd_nearest(name, slash_at, n, NULL);
+    const char *near = str_nearest(name, slash_at, n, NULL);
     if (near != NULL) {
         err_set(e, ERR_ARG, "there is no command /%s; did you mean /%s?", name, near);
     } else {
@@ -324,20 +287,35 @@ static void put_name(buf *out, const cmd_entry *c) {
     if (c->verb != NULL) buf_printf(out, " %s", c->verb);
 }
 
-static void put_wrapped(buf *out, const char *text) {
-    size_t column = 0;
+enum { HELP_COLUMNS = 80 };
+
+/* The words of text from column on; further lines begin at indent. */
+static void put_words(buf *out, const char *text, size_t column, size_t indent) {
+    bool is_first = true;
     while (*text != '\0') {
         size_t n = strcspn(text, " ");
-        if (column > 0) {
-            bool is_full = column + 1 + n > 78;
-            buf_putc(out, is_full ? '\n' : ' ');
-            column = is_full ? 0 : column + 1;
-        }
+        bool is_full = !is_first && column + 1 + n > HELP_COLUMNS;
+        if (is_full) buf_printf(out, "\n%*s", (int)indent, "");
+        if (!is_full && !is_first) buf_putc(out, ' ');
+        column = is_full ? indent : column + !is_first;
         buf_append(out, text, n);
         column += n;
         text += n + strspn(text + n, " ");
+        is_first = false;
     }
     buf_putc(out, '\n');
+}
+
+static void put_wrapped(buf *out, const char *text) {
+    put_words(out, text, 0, 0);
+}
+
+/* "  left      words": two columns, the right one wrapped; a long left one has a line of its own. */
+static void put_row(buf *out, const char *left, size_t width, const char *words) {
+    size_t at = width + 3;
+    buf_printf(out, "  %-*s ", (int)width, left);
+    if (strlen(left) > width) buf_printf(out, "\n%*s", (int)at, "");
+    put_words(out, words, at, at);
 }
 
 static void put_options(buf *out, const cmd_option *list) {
@@ -350,7 +328,7 @@ static void put_options(buf *out, const cmd_option *list) {
         }
         buf_printf(&left, "--%s%s%s", o->name, o->value != NULL ? " " : "",
             o->value != NULL ? o->value : "");
-        buf_printf(out, "  %-26s %s\n", buf_cstr(&left), o->help);
+        put_row(out, buf_cstr(&left), 26, o->help);
         buf_release(&left);
     }
 }
@@ -374,14 +352,13 @@ static void help_entry(buf *out, const cmd_entry *c) {
 static void help_all(buf *out) {
     size_t n;
     const cmd_entry *table = cmd_table(&n);
-    buf_printf(out,
-        "Tandem %s: DeepSeek-V4.1-Flash on two DGX Sparks, or its demo model on this CPU\n\n",
+    buf_printf(out, "Tandem %s: DeepSeek-V4.1-Flash on two DGX Sparks, or a demo on this CPU\n\n",
         TANDEM_VERSION);
     for (size_t i = 0; i < n; i++) {
         buf left = BUF_INIT;
         put_name(&left, &table[i]);
         if (table[i].args[0] != '\0') buf_printf(&left, " %s", table[i].args);
-        buf_printf(out, "  %-34s %s\n", buf_cstr(&left), table[i].help);
+        put_row(out, buf_cstr(&left), 30, table[i].help);
         buf_release(&left);
     }
     buf_puts(out, "\noptions of `tandem` alone:\n");
@@ -418,7 +395,9 @@ void slash_help(buf *out, const char *word, int where) {
         }
         buf left = BUF_INIT;
         buf_printf(&left, "/%s%s%s", s->name, s->args[0] != '\0' ? " " : "", s->args);
-        buf_printf(out, "%-24s %s\n", buf_cstr(&left), s->help);
+        buf_printf(out, "%-24s ", buf_cstr(&left));
+        if (left.len > 24) buf_printf(out, "\n%25s", "");
+        put_words(out, s->help, 25, 25);
         buf_release(&left);
     }
 }

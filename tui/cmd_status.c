@@ -18,7 +18,7 @@ static const char *text_at(const json *v, const char *key, const char *fallback)
 static void put_model(const json *state, buf *out) {
     const json *model = json_get(state, "model");
     int64_t context = 0;
-    buf_printf(out, "model %s", text_at(model, "id", "unknown"));
+    buf_puts(out, text_at(model, "id", "unknown"));
     if (json_is_true(json_get(model, "demo"))) buf_puts(out, " (the built-in DEMO)");
     if (json_i64(json_get(model, "context"), &context) == OK) {
         buf_printf(out, ", window %lld tokens", (long long)context);
@@ -40,7 +40,7 @@ void status_paragraph(const json *state, buf *out) {
     buf_printf(out, "engine %s", text_at(state, "state", "unknown"));
     put_uptime(state, out);
     if (reason != NULL) buf_printf(out, " (%s)", reason);
-    buf_puts(out, "; ");
+    buf_puts(out, "; model ");
     put_model(state, out);
     int64_t limit = 0;
     size_t n = json_count(json_get(state, "requests"));

@@ -128,10 +128,6 @@ const cmd_entry *cmd_find(const char *noun, const char *verb);
  * NULL and a sentence with the nearest names when the word is unknown; a start that only one
  * command has is enough. */
 const slash_entry *slash_find(const char *line, bool is_palette, const char **args, err *e);
-/* The nearest of n names by edit distance, or NULL when none is near. name(i, ctx) gives them. */
-const char *cmd_nearest(
-    const char *word, const char *(*name)(size_t i, void *ctx), size_t n, void *ctx);
-
 /* Parsed command line. All strings are borrowed from argv. */
 #define CMD_MAX_OPTIONS 32
 typedef struct cmd_args {

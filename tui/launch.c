@@ -25,9 +25,11 @@ struct launch {
     client *client;
     client_call *probe;
     char *daemon_path, *log_path, *lock_path;
-    char **args; /* of the daemon, after --socket PATH; n_args of them */
+    char *wanted_dir; /* of the model that was asked for, NULL: none by name */
+    char **args;      /* of the daemon, after --socket PATH; n_args of them */
     int n_args;
-    int lock_fd; /* -1: not ours */
+    const char **words; /* of launch_words; the texts are borrowed from above */
+    int lock_fd;        /* -1: not ours */
     launch_process process;
     uint64_t log_from; /* where the log of this start begins */
     uint64_t started_ms, next_probe_ms;
@@ -74,9 +76,13 @@ static void read_state(launch *l, const char *text, size_t len) {
     const json *model = json_get(v, "model");
     const char *id = json_str(json_get(model, "id"));
     str_copy(l->report.state, sizeof l->report.state, state != NULL ? state : "unknown");
+    const char *dir = json_str(json_get(model, "dir"));
     if (id != NULL) str_copy(l->report.model_id, sizeof l->report.model_id, id);
+    if (dir != NULL) str_copy(l->report.model_dir, sizeof l->report.model_dir, dir);
     l->report.is_demo = json_is_true(json_get(model, "demo"));
     if (l->process.pid == 0) l->report.was_running = true;
+    l->report.is_other_model = l->report.was_running && l->wanted_dir != NULL && dir != NULL &&
+                               !str_eq(dir, l->wanted_dir);
     if (str_eq(state, "ready")) {
         end_with(l, LAUNCH_READY);
     } else if (str_eq(state, "failed")) {
@@ -184,26 +190,33 @@ static int find_daemon(launch *l, err *e) {
     return rc;
 }
 
+int launch_words(launch *l, const char *const **out, err *e) {
+    int rc = find_daemon(l, e);
+    if (rc != OK) return rc;
+    mem_free(l->words);
+    l->words = mem_array((size_t)l->n_args + 4, sizeof *l->words);
+    int n = 0;
+    l->words[n++] = l->daemon_path;
+    l->words[n++] = "--socket";
+    l->words[n++] = client_socket_path(l->client);
+    for (int i = 0; i < l->n_args; i++)
+        l->words[n++] = l->args[i];
+    *out = l->words;
+    return OK;
+}
+
 static int spawn(launch *l, err *e) {
     buf dir = BUF_INIT;
     uint64_t size = 0;
-    int rc = find_daemon(l, e);
+    const char *const *words = NULL;
+    int rc = launch_words(l, &words, e);
     if (rc == OK) rc = path_dir(&dir, l->log_path);
     if (rc == OK) rc = paths_make_private(buf_cstr(&dir), e);
     buf_release(&dir);
     if (rc != OK) return rc;
     if (file_exists(l->log_path)) rc = file_size(l->log_path, &size, e);
     l->log_from = size;
-    const char **argv = mem_array((size_t)l->n_args + 4, sizeof *argv);
-    int n = 0;
-    argv[n++] = l->daemon_path;
-    argv[n++] = "--socket";
-    argv[n++] = client_socket_path(l->client);
-    for (int i = 0; i < l->n_args; i++)
-        argv[n++] = l->args[i];
-    if (rc == OK) rc = launch_process_start(&l->process, argv, l->log_path, e);
-    mem_free(argv);
-    return rc;
+    return rc == OK ? launch_process_start(&l->process, words, l->log_path, e) : rc;
 }
 
 /* Nothing answers at the socket: start, wait for the one who starts, or give up. */
@@ -359,6 +372,7 @@ int launch_open(const launch_options *o, launch **out, err *e) {
         l->deadline_ms =
             o->deadline_ms > 0 ? o->deadline_ms : (int)settings_int(s, "READY_TIMEOUT") * 1000;
         fill_args(l, o, s);
+        l->wanted_dir = o->model_dir != NULL ? realpath(o->model_dir, NULL) : NULL;
     }
     settings_free(s);
     if (rc != OK) {
@@ -377,6 +391,8 @@ void launch_close(launch *l) {
     for (int i = 0; i < l->n_args; i++)
         mem_free(l->args[i]);
     mem_free(l->args);
+    mem_free(l->words);
+    free(l->wanted_dir);
     mem_free(l->daemon_path);
     mem_free(l->log_path);
     mem_free(l->lock_path);

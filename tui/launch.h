@@ -38,6 +38,8 @@ typedef struct launch_report {
     bool was_running; /* attached, not started by us */
     char state[24];   /* the daemon's own word: loading, ready, draining, failed */
     char model_id[128];
+    char model_dir[512]; /* of the engine that answers, "" not known */
+    bool is_other_model; /* it was running with another model than options.model_dir */
     bool is_demo;
     int pid; /* of a daemon that we started, else 0 */
     int64_t waited_ms;
@@ -59,6 +61,10 @@ void launch_get_report(const launch *l, launch_report *r);
  * NULL) sees each change of phase or state. OK only when ready. */
 int launch_run(launch *l, int stop_fd, void (*on_change)(void *ctx, const launch_report *r),
     void *ctx, err *e);
+
+/* The words with which the daemon would be started, ended by NULL; nothing is started. Valid until
+ * launch_close or the next call. */
+int launch_words(launch *l, const char *const **out, err *e);
 
 /* Asks the daemon to end and waits until its socket is gone. ERR_NOT_FOUND when none runs. */
 int launch_stop(const char *socket_path, int deadline_ms, err *e);

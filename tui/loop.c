@@ -439,6 +439,7 @@ static void close_all(app *a) {
     term_close(a->term);
     draft_keeper_free(a->drafts);
     if (a->start != NULL) launch_close(a->start);
+    app_pair_close(a);
     wizard_free(a->wizard);
     chat_close(&a->chat);
     if (a->engine != NULL) client_close(a->engine);

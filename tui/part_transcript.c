@@ -293,6 +293,8 @@ static void draw_empty(app *a, pen *p) {
     if (is_broken && g->reason[0] != '\0') {
         row = draw_wrapped(p, row + 1, ROLE_BAD, g->reason);
         draw_wrapped(p, row, ROLE_DIM, "/engine start tries again; /status says more.");
+    } else if (g->state == ENGINE_STARTING && g->reason[0] != '\0') {
+        draw_wrapped(p, row, ROLE_DIM, g->reason);
     } else if (g->is_demo) {
         draw_wrapped(p, row, ROLE_WARN,
             "DEMO: a very small built-in model; it answers simply and is often wrong.");

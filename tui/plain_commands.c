@@ -9,6 +9,7 @@
 #include "engine/base/str.h"
 #include "tui/cmd_chat_options.h"
 #include "tui/cmd_internal.h"
+#include "tui/cmd_pair.h"
 #include "tui/cmd_status_text.h"
 #include "tui/plain_internal.h"
 
@@ -348,18 +349,30 @@ static int do_model(plain *p, const char *args, err *e) {
     return OK;
 }
 
+/* Both machines; they say themselves what they do. */
+static int do_pair(plain *p, const char *args, err *e) {
+    const cmd_args *a = p->options->args;
+    int code = str_eq(args, "stop")      ? cmd_pair_stop(a)
+               : str_eq(args, "restart") ? cmd_pair_restart(a)
+                                         : cmd_pair_start(a);
+    if (code == EXIT_OK || code == EXIT_WARNINGS) return OK;
+    return err_set(e, ERR_PEER, "the pair did not %s; what was wrong stands above", args);
+}
+
 static int do_engine(plain *p, const char *args, err *e) {
     bool does_stop = str_eq(args, "stop") || str_eq(args, "restart");
     bool does_start = str_eq(args, "start") || str_eq(args, "restart");
+    bool is_pair = cmd_pair_applies(p->options->args);
     int rc = OK;
     if (!does_stop && !does_start) return err_set(e, ERR_ARG, "/engine start, stop or restart");
-    if (does_stop) {
+    if (is_pair) rc = do_pair(p, args, e);
+    if (does_stop && !is_pair) {
         rc = launch_stop(client_socket_path(p->client), 30000, e);
         if (rc == OK) plain_say("the engine has ended");
         if (rc == ERR_NOT_FOUND && does_start) rc = OK;
     }
     client *c = NULL;
-    if (rc == OK && does_start) rc = cmd_engine(p->options->args, true, &c, e);
+    if (rc == OK && does_start) rc = cmd_engine(p->options->args, !is_pair, &c, e);
     if (rc == OK && does_start) {
         client_close(p->client);
         p->client = c;

@@ -39,7 +39,8 @@ static void describe_state(const app *a, char out[400]) {
         snprintf(out, 400, "READY for %s", part_duration(g->uptime_s, time));
         break;
     case ENGINE_STARTING:
-        snprintf(out, 400, "starting since %s", time);
+        snprintf(
+            out, 400, "starting since %s%s%s", time, g->reason[0] != '\0' ? ": " : "", g->reason);
         break;
     default:
         snprintf(out, 400, "%s since %s%s%s", gauges_state_word(g->state), time,

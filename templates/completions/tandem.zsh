@@ -75,7 +75,7 @@ _tandem() {
   case "$noun $verb" in
     " ")
       case $cur in -*) COMPREPLY=($(compgen -W "--screen --plain --ascii --color --mouse --model --version --help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "ask chat setup undo status start stop restart doctor watch service verify support serve api model download copy prepare sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "ask chat setup undo status start stop restart doctor watch service verify support serve api cache model download copy prepare sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
     "ask "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--file --session --stream --show-thinking --json --system --thinking --set --model --help --socket" -- "$cur")); return ;; esac
       : ;;
@@ -130,8 +130,23 @@ _tandem() {
     "api key")
       case $cur in -*) COMPREPLY=($(compgen -W "--keys --requests --tokens --seconds --context --json --help --socket" -- "$cur")); return ;; esac
       : ;;
+    "api on")
+      case $cur in -*) COMPREPLY=($(compgen -W "--bind --port --keys --confirm-remote --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "api off")
+      case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
+      : ;;
     "api requests")
       case $cur in -*) COMPREPLY=($(compgen -W "--watch --json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "cache list")
+      case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "cache rm")
+      case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
+      : ;;
+    "cache wipe")
+      case $cur in -*) COMPREPLY=($(compgen -W "--yes --local --json --help --socket" -- "$cur")); return ;; esac
       : ;;
     "model list")
       case $cur in -*) COMPREPLY=($(compgen -W "--json --help --socket" -- "$cur")); return ;; esac
@@ -183,13 +198,13 @@ _tandem() {
       : ;;
     "config get")
       case $cur in -*) COMPREPLY=($(compgen -W "--verbose --json --help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH WORKER_JUMP WORKER_KEY HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP NOTIFY" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_CONFIRMED API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH WORKER_JUMP WORKER_KEY HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP NOTIFY" -- "$cur")) ;;
     "config set")
       case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH WORKER_JUMP WORKER_KEY HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP NOTIFY" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_CONFIRMED API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH WORKER_JUMP WORKER_KEY HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP NOTIFY" -- "$cur")) ;;
     "config unset")
       case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH WORKER_JUMP WORKER_KEY HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP NOTIFY" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "PROFILE MODEL_DIR MODEL_NAME CONTEXT PARALLEL THINKING DEFAULT_EFFORT MAX_TOKENS TEMPERATURE TOP_P API API_BIND API_CONFIRMED API_PORT API_KEY_FILE API_LOG_BODIES API_TLS_CERT API_TLS_KEY MAX_GAP_MS QUEUE_MAX CACHE_DISK_GIB CACHE_AGE_HOURS CACHE_PER_KEY WORKER_SSH WORKER_JUMP WORKER_KEY HEAD_IP_A HEAD_IP_B WORKER_IP_A WORKER_IP_B HEAD_IF_A HEAD_IF_B WORKER_IF_A WORKER_IF_B HEAD_HCA_A HEAD_HCA_B WORKER_HCA_A WORKER_HCA_B MASTER_PORT HEAD_DATA WORKER_DATA HF_ENDPOINT HF_TOKEN_FILE DL_CONNECTIONS DL_CHUNK_MIB DL_RATE_LIMIT SYNC_MODE SYNC_STREAMS MEM_GATE_GIB MEM_FLOOR_GIB MEM_GUARD EVICT_CACHE READY_TIMEOUT STOP_TIMEOUT HANG_SECONDS WATCH WATCH_FAILS WATCH_MIN_HEAL WATCH_FF_MIN_HEAL WATCH_GRACE VERIFY_ON_START LOG_DIR LOG_KEEP NOTIFY" -- "$cur")) ;;
     "config sample")
       case $cur in -*) COMPREPLY=($(compgen -W "--help --socket" -- "$cur")); return ;; esac
       : ;;
@@ -243,12 +258,13 @@ _tandem() {
       : ;;
     "help "*)
       case $cur in -*) COMPREPLY=($(compgen -W "--man --help --socket" -- "$cur")); return ;; esac
-      COMPREPLY=($(compgen -W "ask chat setup undo status start stop restart doctor watch service verify support serve api model download copy prepare sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
+      COMPREPLY=($(compgen -W "ask chat setup undo status start stop restart doctor watch service verify support serve api cache model download copy prepare sessions config check link node logs bench keys completion version help" -- "$cur")) ;;
     *)
       case $noun in
         undo) COMPREPLY=($(compgen -W "list apply" -- "$cur")) ;;
         service) COMPREPLY=($(compgen -W "install remove show" -- "$cur")) ;;
-        api) COMPREPLY=($(compgen -W "key requests" -- "$cur")) ;;
+        api) COMPREPLY=($(compgen -W "key on off requests" -- "$cur")) ;;
+        cache) COMPREPLY=($(compgen -W "list rm wipe" -- "$cur")) ;;
         model) COMPREPLY=($(compgen -W "list show quantize engram lock" -- "$cur")) ;;
         sessions) COMPREPLY=($(compgen -W "list show export import fork rename delete" -- "$cur")) ;;
         config) COMPREPLY=($(compgen -W "list get set unset sample path import" -- "$cur")) ;;

@@ -19,6 +19,13 @@ check "the same plan has the same id" is "$(plan_id "$shown")" "$first"
 check "a dry run writes nothing" test ! -e "$XDG_CONFIG_HOME/tandem/tandem.conf"
 shown=$("$tandem" setup --dry-run --answers "$answers")
 check "another answer, another plan" test "$(plan_id "$shown")" != "$first"
+check "the command to carry it out names the answers too" has "$shown" "tandem setup --yes --plan [0-9a-f]{16} --answers $answers\$"
+cp "$answers" "$work/my answers"
+shown=$("$tandem" setup --dry-run --answers "$work/my answers")
+check "quoted where a shell needs it" has "$shown" "--answers '$work/my answers'\$"
+eval "again=\$(XDG_STATE_HOME=$work/state2 XDG_CONFIG_HOME=$work/config2 \"\$tandem\" $(printf '%s\n' "$shown" | sed -n 's/^  tandem \(setup --yes .*\)/\1/p') 2>&1)"
+check "as it stands it is accepted" has_not "$again" 'not the one that was shown'
+check "each change has its step" has "$shown" '^step 7, Download; head: '
 json=$("$tandem" setup --dry-run --json)
 check "as JSON too" has "$json" "\"plan_id\":\"$first\""
 
@@ -53,6 +60,21 @@ echo 'WORKER_SHH=x' >"$work/bad"
 shown=$("$tandem" setup --dry-run --answers "$work/bad" 2>&1)
 check "an unknown answer is refused" is $? 20
 check "with its line and the nearest name" has "$shown" 'bad:1: .*WORKER_SSH'
+
+# Words that lead out of a question are no answers.
+shown=$(printf 'quit\n' | "$tandem" setup 2>&1)
+check "quit leaves" is $? 30
+check "with a word on how to go on" has "$shown" 'tandem setup goes on there'
+check "the way out is told first" has "$shown" 'back goes to the one before, quit leaves'
+check "steps are counted from 0 to 16" has "$shown" '^Step 1 of 16: Find'
+check "quit is no host" has_not "$(cat "$XDG_STATE_HOME"/tandem/setup/answers* 2>/dev/null)" 'WORKER_SSH=quit'
+shown=$(printf 'back\nme@10.0.0.256\nme@spark..b\nme@127.0.0.1:1\n' | "$tandem" setup 2>&1)
+check "back from the first question stays there" has "$shown" 'nothing was asked before this'
+check "a mistyped address is told" has "$shown" 'WORKER_SSH is "me@10.0.0.256"'
+check "a mistyped name is told" has "$shown" 'WORKER_SSH is "me@spark..b"'
+echo 'WORKER_SSH=quit' >"$work/bad"
+shown=$("$tandem" setup --dry-run --answers "$work/bad" 2>&1)
+check "nor is it one in a file" is $? 20
 
 # Line by line, answers on standard input.
 shown=$(printf '?\na b\nme@127.0.0.1:1\n' | "$tandem" setup 2>&1)

@@ -428,7 +428,7 @@ static void first_run_offers_demo_or_two_sparks(void **state) {
     see("Set up two Sparks");
     see("Attach to an engine that runs already");
     keys("s");
-    see("Seventeen steps lead from two boxes");
+    see("Sixteen steps lead from two boxes");
     keys("\033[21~"); /* F10 */
     assert_true(pty_wait_end(&w.term, SOON_MS));
 }

@@ -13,6 +13,7 @@
 #include "engine/base/file.h"
 #include "engine/base/str.h"
 #include "setup/settings.h"
+#include "setup/step.h"
 #include "tui/chat_settings.h"
 #include "tui/cmd_complete.h"
 #include "tui/cmd_man.h"
@@ -261,6 +262,26 @@ static void the_sample_settings_file_is_right(void **state) {
     buf_release(&plain);
 }
 
+/* Help is wrapped: to look for a sentence each run of white space is one blank. */
+static void unwrap(buf *text) {
+    size_t n = 0;
+    for (size_t i = 0; i < text->len; i++) {
+        char c = text->data[i];
+        bool is_blank = c == ' ' || c == '\n';
+        if (is_blank && n > 0 && text->data[n - 1] == ' ') continue;
+        text->data[n++] = is_blank ? ' ' : c;
+    }
+    buf_truncate(text, n);
+}
+
+static void assert_fits_80_columns(const buf *text) {
+    for (size_t at = 0; at < text->len;) {
+        size_t n = strcspn(buf_cstr(text) + at, "\n");
+        if (n > 80) fail_msg("%zu columns: %.*s", n, (int)n, text->data + at);
+        at += n + 1;
+    }
+}
+
 /* Help names every command and option; the manual of a noun names its options. */
 static void help_is_complete(void **state) {
     (void)state;
@@ -268,10 +289,14 @@ static void help_is_complete(void **state) {
     const cmd_entry *t = cmd_table(&n);
     buf all = BUF_INIT;
     cmd_help(&all, NULL, NULL);
+    assert_fits_80_columns(&all);
+    unwrap(&all);
     for (size_t i = 0; i < n; i++) {
         buf one = BUF_INIT;
         assert_non_null(strstr(buf_cstr(&all), t[i].help));
         cmd_help(&one, t[i].noun, t[i].verb);
+        assert_fits_80_columns(&one);
+        unwrap(&one);
         assert_non_null(strstr(buf_cstr(&one), t[i].help));
         for (const cmd_option *o = t[i].options; o != NULL && o->name != NULL; o++) {
             assert_non_null(strstr(buf_cstr(&one), o->help));
@@ -279,6 +304,69 @@ static void help_is_complete(void **state) {
         buf_release(&one);
     }
     buf_release(&all);
+    slash_help(&all, NULL, SLASH_IN_PLAIN | SLASH_IN_SCREEN);
+    assert_fits_80_columns(&all);
+    buf_release(&all);
+}
+
+/* The steps of set-up are counted in one way: help, welcome and README say the number of the enum. */
+static void the_steps_are_counted_once(void **state) {
+    (void)state;
+    buf readme = BUF_INIT;
+    err e = ERR_INIT;
+    if (file_read("README.md", &readme, 1 << 20, &e) != OK) fail_msg("%s", e.msg);
+    assert_int_equal(STEP_LAST, 16);
+    assert_non_null(strstr(buf_cstr(&readme), "Sixteen steps"));
+    assert_non_null(strstr(cmd_find("setup", NULL)->more, "Sixteen steps"));
+    assert_non_null(strstr(step_info_of(STEP_WELCOME)->about, "Sixteen steps"));
+    buf_release(&readme);
+}
+
+/* A page never points at itself, and where it points there is a page. */
+static void pages_point_at_pages(void **state) {
+    (void)state;
+    static const char *const pages[] = {"", "tandem.conf", "serve", "node", "api"};
+    for (size_t i = 0; i < sizeof pages / sizeof pages[0]; i++) {
+        buf page = BUF_INIT;
+        man_page(pages[i], &page);
+        const char *at = strstr(buf_cstr(&page), ".SH SEE ALSO");
+        assert_non_null(at);
+        while ((at = strstr(at, ".BR ")) != NULL) {
+            char name[64], section[8], file[100], clean[64] = "";
+            at += 4;
+            assert_int_equal(sscanf(at, "%63s (%7[0-9])", name, section), 2);
+            for (size_t k = 0, n = 0; name[k] != '\0'; k++) {
+                if (name[k] != '\\') clean[n++] = name[k];
+            }
+            snprintf(file, sizeof file, "man/%s.%s", clean, section);
+            if (!file_exists(file)) fail_msg("%s points at %s", pages[i], file);
+            if (pages[i][0] != '\0') assert_string_not_equal(clean, pages[i]);
+        }
+        buf_release(&page);
+    }
+}
+
+static void suggestions_make_sense(void **state) {
+    (void)state;
+    static const struct {
+        const char *word, *meant; /* NULL: nothing is near */
+    } tries[] = {{"sttaus", "status"}, {"stat", "status"}, {"statu", "status"},
+        {"dowload", "download"}, {"verfy", "verify"}, {"Bench", "bench"}, {"foo", NULL},
+        {"xyz", NULL}, {"run", NULL}, {"ls", NULL}, {"quit", NULL}, {"doc", "doctor"},
+        {"restrat", "restart"}, {"models", "model"}};
+    for (size_t i = 0; i < sizeof tries / sizeof tries[0]; i++) {
+        char *argv[] = {(char *)(uintptr_t) "tandem", (char *)(uintptr_t)tries[i].word};
+        cmd_args a;
+        err e = ERR_INIT;
+        char want[80] = "`tandem help` lists all";
+        if (tries[i].meant != NULL) snprintf(want, sizeof want, "did you mean %s?", tries[i].meant);
+        assert_int_equal(cmd_parse(2, argv, &a, &e), ERR_ARG);
+        if (strstr(e.msg, want) == NULL) fail_msg("%s: %s", tries[i].word, e.msg);
+    }
+    assert_string_equal(settings_nearest("CONTEX"), "CONTEXT");
+    assert_string_equal(settings_nearest("WORKER_SHH"), "WORKER_SSH");
+    assert_null(settings_nearest("FOO"));
+    assert_null(settings_nearest("COLOUR"));
 }
 
 int main(void) {
@@ -292,6 +380,9 @@ int main(void) {
         cmocka_unit_test(completion_scripts_are_up_to_date),
         cmocka_unit_test(the_sample_settings_file_is_right),
         cmocka_unit_test(help_is_complete),
+        cmocka_unit_test(the_steps_are_counted_once),
+        cmocka_unit_test(pages_point_at_pages),
+        cmocka_unit_test(suggestions_make_sense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
