@@ -29,6 +29,19 @@ const char *http_query(const http_request *q, const char *name) {
     return MHD_lookup_connection_value(q->connection, MHD_GET_ARGUMENT_KIND, name);
 }
 
+int http_query_number(
+    const http_request *q, const char *name, int_range range, int64_t *out, api_error *e) {
+    const char *text = http_query(q, name);
+    int64_t value = 0;
+    if (text == NULL) return OK;
+    if (parse_i64(text, &value) != OK || value < range.min || value > range.max) {
+        return api_bad(e, name, NULL, "%s must be a number from %lld to %lld", name,
+            (long long)range.min, (long long)range.max);
+    }
+    *out = value;
+    return OK;
+}
+
 /* An origin of the list gets its own name back; "*" stands for any. */
 static const char *allowed_origin(const http_request *q) {
     const char *origin = http_header(q, "Origin");

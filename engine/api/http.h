@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "engine/api/api_error.h"
+#include "engine/api/fields.h"
 #include "engine/api/warning.h"
 #include "engine/base/buf.h"
 #include "engine/base/json.h"
@@ -64,6 +65,9 @@ struct http_request {
 /* A request header or a query parameter; NULL when absent. Valid until the answer. */
 const char *http_header(const http_request *q, const char *name);
 const char *http_query(const http_request *q, const char *name);
+/* A whole number among the query parameters; absent, *out stays as it is. ERR_ARG: e is filled. */
+int http_query_number(
+    const http_request *q, const char *name, int_range range, int64_t *out, api_error *e);
 
 /* Answers with a whole body; takes the storage of body. */
 void http_send(http_request *q, int status, const char *type, buf *body);

@@ -182,6 +182,9 @@ static int check_type(const json *tool, const char *path, api_error *e) {
     const char *word = json_str(type);
     bool is_custom =
         word != NULL && strcmp(word, "custom") == 0 && json_get(tool, "function") == NULL;
+    if (!json_is_object(tool)) {
+        return api_bad(e, path, NULL, "%s must be an object, not a JSON %s", path, json_kind(tool));
+    }
     if (type == NULL || (word != NULL && !is_custom)) return OK;
     char param[64];
     snprintf(param, sizeof param, "%s.type", path);
@@ -316,7 +319,7 @@ static int read_tool_choice(
     }
     if (word != NULL) rc = read_choice_word(word, field, is_none, p, e);
     if (rc == OK && (p->must_call || json_is_object(choice)) && !has_tools) {
-        return api_bad(e, field, NULL, "a call is demanded but no tools are given");
+        return api_bad(e, field, NULL, "%s demands a call, but no tools are given", field);
     }
     if (rc == OK && json_is_object(choice)) {
         const char *type = json_str(json_get(choice, "type"));

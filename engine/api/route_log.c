@@ -5,7 +5,6 @@
 #include "engine/api/log_tail.h"
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
-#include "engine/base/str.h"
 
 #define LOOK_MS 200
 
@@ -33,12 +32,12 @@ static int fill_log(void *ctx, http_request *q, buf *out) {
 }
 
 static int read_query(const http_request *q, log_stream *s, api_error *e) {
-    const char *since = http_query(q, "since");
     const char *level = http_query(q, "level");
     const char *rank = http_query(q, "rank");
-    if (since != NULL && parse_u64(since, &s->since) != OK) {
-        return api_bad(e, "since", NULL, "since must be the number of a line");
-    }
+    int64_t since = 0;
+    int rc = http_query_number(q, "since", (int_range){0, INT64_MAX}, &since, e);
+    if (rc != OK) return rc;
+    s->since = (uint64_t)since;
     if (level != NULL && log_level_parse(level, &s->level) != OK) {
         return api_bad(e, "level", NULL, "level must be error, warn, info or debug");
     }

@@ -3,16 +3,14 @@
 
 #include "engine/api/api_internal.h"
 #include "engine/api/replies.h"
-#include "engine/base/str.h"
 
 void route_reply(http_request *q) {
     api_error e;
-    uint64_t from = 0;
-    const char *text = http_query(q, "from");
-    if (text != NULL && parse_u64(text, &from) != OK) {
-        api_bad(&e, "from", NULL, "from must be a number of bytes");
+    int64_t from = 0;
+    if (http_query_number(q, "from", (int_range){0, INT64_MAX}, &from, &e) != OK) {
         http_fail(q, &e);
         return;
     }
-    replies_send(q->api->replies, q, q->path + strlen("/tandem/v1/replies/"), from);
+    const char *id = q->path + strlen("/tandem/v1/replies/");
+    replies_send(q->api->replies, q, id, (uint64_t)from);
 }

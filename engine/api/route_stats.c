@@ -6,7 +6,6 @@
 #include "engine/api/api_internal.h"
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
-#include "engine/base/str.h"
 
 #define STATS_INTERVAL_MIN_MS 100
 #define STATS_INTERVAL_MAX_MS 60000
@@ -283,11 +282,8 @@ static int fill_stats(void *ctx, http_request *q, buf *out) {
 void route_stats(http_request *q) {
     api_error e;
     int64_t interval = STATS_INTERVAL_MS;
-    const char *text = http_query(q, "interval_ms");
-    if (text != NULL && (parse_i64(text, &interval) != OK || interval < STATS_INTERVAL_MIN_MS ||
-                            interval > STATS_INTERVAL_MAX_MS)) {
-        api_bad(&e, "interval_ms", NULL, "interval_ms must be from %d to %d", STATS_INTERVAL_MIN_MS,
-            STATS_INTERVAL_MAX_MS);
+    const int_range range = {STATS_INTERVAL_MIN_MS, STATS_INTERVAL_MAX_MS};
+    if (http_query_number(q, "interval_ms", range, &interval, &e) != OK) {
         http_fail(q, &e);
         return;
     }

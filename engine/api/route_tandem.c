@@ -7,7 +7,6 @@
 #include "engine/api/process.h"
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
-#include "engine/base/str.h"
 #include "engine/base/version.h"
 
 /* A number, or null while it is unknown. */
@@ -233,10 +232,8 @@ static int switch_endpoint(api *a, bool is_on, const endpoint_wish *w, err *e) {
 
 void route_requests(http_request *q) {
     api_error e;
-    uint64_t since = 0;
-    const char *text = http_query(q, "since");
-    if (text != NULL && parse_u64(text, &since) != OK) {
-        api_bad(&e, "since", NULL, "since must be a number");
+    int64_t since = 0;
+    if (http_query_number(q, "since", (int_range){0, INT64_MAX}, &since, &e) != OK) {
         http_fail(q, &e);
         return;
     }
@@ -250,7 +247,7 @@ void route_requests(http_request *q) {
     json_w_close(&w);
     json_w_key(&w, "done");
     buf list = BUF_INIT;
-    uint64_t newest = request_log_print(q->api->requests, since, &list);
+    uint64_t newest = request_log_print(q->api->requests, (uint64_t)since, &list);
     json_w_raw(&w, buf_cstr(&list), list.len);
     buf_release(&list);
     json_w_ku64(&w, "newest", newest);

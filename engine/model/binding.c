@@ -124,26 +124,15 @@ static const float *new_floats(loader *l, size_t n, float **staged) {
     return p;
 }
 
-const float *loader_floats(loader *l, const char *name, size_t n) {
-    model *m = l->m;
-    float *staged = NULL;
-    if (l->rc != OK) {
-        return NULL;
+static int read_product(const loader *l, const char *const factors[2], float *out, size_t n) {
+    float *other = mem_array(n, sizeof(float));
+    int rc = checkpoint_floats(l->m->ck, factors[0], out, n, l->e);
+    if (rc == OK) rc = checkpoint_floats(l->m->ck, factors[1], other, n, l->e);
+    for (size_t i = 0; i < n; i++) {
+        out[i] *= other[i];
     }
-    if (m->pack != NULL) {
-        return packed_floats(l, name, n);
-    }
-    if (m->listing != NULL) {
-        l->rc = listing_floats(m->listing, name, NULL, n, l->e);
-        return NULL;
-    }
-    const float *p = new_floats(l, n, &staged);
-    if (staged == NULL) {
-        return NULL;
-    }
-    l->rc = checkpoint_floats(m->ck, name, staged, n, l->e);
-    unstage(l, (void *)(uintptr_t)p, staged, n * sizeof(float));
-    return l->rc == OK ? p : NULL;
+    mem_free(other);
+    return rc;
 }
 
 const float *loader_product(loader *l, const char *name, const char *const factors[2], size_t n) {
@@ -163,17 +152,14 @@ const float *loader_product(loader *l, const char *name, const char *const facto
     if (staged == NULL) {
         return NULL;
     }
-    float *other = mem_array(n, sizeof(float));
-    l->rc = checkpoint_floats(m->ck, factors[0], staged, n, l->e);
-    if (l->rc == OK) {
-        l->rc = checkpoint_floats(m->ck, factors[1], other, n, l->e);
-    }
-    for (size_t i = 0; i < n; i++) {
-        staged[i] *= other[i];
-    }
-    mem_free(other);
+    l->rc = factors == NULL ? checkpoint_floats(m->ck, name, staged, n, l->e)
+                            : read_product(l, factors, staged, n);
     unstage(l, (void *)(uintptr_t)p, staged, n * sizeof(float));
     return l->rc == OK ? p : NULL;
+}
+
+const float *loader_floats(loader *l, const char *name, size_t n) {
+    return loader_product(l, name, NULL, n);
 }
 
 static void load_packed(loader *l, const linear_source *s, linear_weight *out) {

@@ -15,7 +15,8 @@ typedef struct loader {
 
 /* n floats of a plain tensor. NULL in a dry run and after an error. */
 const float *loader_floats(loader *l, const char *name, size_t n);
-/* The products of two plain tensors of n floats, element by element, under a name of their own. */
+/* The products of two plain tensors of n floats, element by element, under a name of their own.
+ * factors NULL: the tensor of that name. */
 const float *loader_product(loader *l, const char *name, const char *const factors[2], size_t n);
 /* This rank's part of a linear. */
 void loader_linear(loader *l, const char *name, linear_weight *out);

@@ -218,7 +218,8 @@ static int take_constant(
     if (json_is_number(v)) {
         int side;
         if (decimal_parse(json_number_text(v), &k->numbers[k->n_numbers], &side) != OK) {
-            return schema_fail(c, ERR_UNSUPPORTED, i, key, "a number that is too large or fine");
+            return schema_fail(c, ERR_UNSUPPORTED, i, key,
+                "only numbers below 10^18, with at most 18 digits behind the point, can be enforced");
         }
         k->n_numbers++;
     }
