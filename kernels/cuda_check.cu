@@ -63,6 +63,8 @@ static int wait_until(cudaStream_t stream, int device, uint64_t deadline, bool h
     uint64_t asked = start;
     for (;;) {
         const cudaError_t code = cudaStreamQuery(stream);
+        /* What ended may have ended without its peers. */
+        if (code == cudaSuccess && has_watch) return ask_watch(device, e);
         if (code != cudaErrorNotReady) return cuda_check(e, code, "waiting for the GPU");
         (void)cudaGetLastError();
         const uint64_t now = clock_mono_ns();

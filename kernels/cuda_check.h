@@ -23,7 +23,7 @@ int cuda_check(err *e, cudaError_t code, const char *what);
 int cuda_no_memory(err *e, const char *what, size_t bytes);
 
 /* What must stay well while a device works, such as the exchange with its peers: asked every few
- * milliseconds by whoever waits for that device. An error of it ends the wait; fn has by then made
+ * milliseconds by whoever waits for that device, and once when the device is done. An error of it ends the wait; fn has by then made
  * sure that the work ends. */
 typedef int (*cuda_watch_fn)(void *ctx, err *e);
 /* One per device; fn NULL: none. Not while somebody waits for that device. */

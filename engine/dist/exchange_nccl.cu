@@ -21,7 +21,6 @@ typedef struct nccl_library {
     decltype(&ncclGetUniqueId) get_unique_id;
     decltype(&ncclCommInitRank) init_rank;
     decltype(&ncclCommAbort) abort;
-    decltype(&ncclCommDestroy) destroy;
     decltype(&ncclCommGetAsyncError) async_error;
     decltype(&ncclAllGather) all_gather;
     decltype(&ncclGetErrorString) error_string;
@@ -54,7 +53,6 @@ static int library_open(nccl_library *l, err *e) {
                           find(l->handle, "ncclGetUniqueId", &l->get_unique_id) &&
                           find(l->handle, "ncclCommInitRank", &l->init_rank) &&
                           find(l->handle, "ncclCommAbort", &l->abort) &&
-                          find(l->handle, "ncclCommDestroy", &l->destroy) &&
                           find(l->handle, "ncclCommGetAsyncError", &l->async_error) &&
                           find(l->handle, "ncclAllGather", &l->all_gather) &&
                           find(l->handle, "ncclGetErrorString", &l->error_string);
@@ -168,8 +166,8 @@ static int nccl_host_gather(exchange *base, const void *mine, size_t bytes, void
 static void nccl_close(exchange *base) {
     nccl_exchange *x = (nccl_exchange *)base;
     cuda_watch_set(x->device, NULL, NULL);
-    if (x->comm != NULL && base->rc == OK) (void)x->nccl.destroy(x->comm);
-    if (base->rc != OK) nccl_give_up(x);
+    /* Nothing is under way. The orderly end of NCCL waits for the peers and for recorded steps. */
+    nccl_give_up(x);
     (void)cudaFree(x->parts);
     if (x->nccl.handle != NULL) (void)dlclose(x->nccl.handle);
     exchange_close(x->control);

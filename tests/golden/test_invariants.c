@@ -31,7 +31,11 @@ typedef struct bench {
     int32_t tokens[N_TOKENS];
     float *want; /* [N_TOKENS][n_vocab] of the whole prompt in one step */
     bool has_exact_kv;
+    exchange *x; /* one of several ranks, which all do the same; NULL: alone */
 } bench;
+
+/* For devices: called by the thread of a rank before anything else. */
+static void (*rank_begins)(int rank);
 
 static void verdict(bench *b, const char *what, bool is_fine, const char *got) {
     char id[256];
@@ -45,6 +49,9 @@ static void verdict(bench *b, const char *what, bool is_fine, const char *got) {
 
 static model_options options_of(const bench *b, int n_threads) {
     return (model_options){.dir = b->folder,
+        .rank = b->x != NULL ? exchange_rank(b->x) : 0,
+        .world = b->x != NULL ? exchange_world(b->x) : 1,
+        .exchange = b->x,
         .n_threads = n_threads,
         .n_slots = 4,
         .max_rows = 160,
@@ -766,6 +773,51 @@ static void check_worlds(bench *b, const closeness *c) {
     b->has_exact_kv = false;
 }
 
+/* ---- all rules on each of two ranks ---- */
+
+static void *run_rules(void *arg) {
+    bench *b = arg;
+    if (rank_begins != NULL) {
+        rank_begins(exchange_rank(b->x));
+    }
+    open_model(b);
+    check_model(b);
+    model_close(b->m);
+    return NULL;
+}
+
+/* Both ranks do the same at once; x stays the caller's. Each counts its own vectors. */
+static void check_rules_of_ranks(bench *b, const char *name, exchange *const x[2]) {
+    static bench rank[2];
+    pthread_t t[2];
+    for (int r = 0; r < 2; r++) {
+        rank[r] = (bench){.name = name, .x = x[r]};
+        snprintf(rank[r].folder, sizeof(rank[r].folder), "%s", b->folder);
+        pthread_create(&t[r], NULL, run_rules, &rank[r]);
+    }
+    for (int r = 0; r < 2; r++) {
+        pthread_join(t[r], NULL);
+        b->v.passed += rank[r].v.passed;
+        b->v.failed += rank[r].v.failed;
+    }
+    bool is_same = memcmp(rank[0].want, rank[1].want, (size_t)N_TOKENS * row_bytes(b)) == 0;
+    verdict(b, name, is_same, "other bits on the other rank");
+    mem_free(rank[0].want);
+    mem_free(rank[1].want);
+}
+
+static void check_rules_over_threads(bench *b, const char *name) {
+    exchange *x[2];
+    err e = ERR_INIT;
+    if (exchange_local_open(2, 0, 60000, x, &e) != OK) {
+        verdict(b, name, false, e.msg);
+        return;
+    }
+    check_rules_of_ranks(b, name, x);
+    exchange_close(x[0]);
+    exchange_close(x[1]);
+}
+
 int main(int argc, char **argv) {
     static bench b;
     if (argc == 3) {
@@ -777,6 +829,7 @@ int main(int argc, char **argv) {
     probe_folder(dir, "config.json", b.folder);
     check_worlds(&b, &(closeness){1e-5, false});
     check_model(&b);
+    check_rules_over_threads(&b, "tiny-a, as two ranks");
     check_sabotage(&b);
     check_without_sinks(&b);
     model_close(b.m);

@@ -1,6 +1,6 @@
 /* Steps of a model of the released size with made-up weights on one GPU: one rank of --world ranks
  * without its exchanges, or with them: bench_step_gpu WORLD POOL_GIB RANK PORT on every GPU of this
- * machine. Prefill, decoding, verify windows, several streams, long contexts; medians
+ * machine. SYNTHETIC_CHUNK: rows of a prompt step. Prefill, decoding, verify windows, several streams, long contexts; medians
  * and spread in milliseconds. Not a test: nothing is checked but that steps succeed and logits are
  * finite. */
 #include <stdio.h>
@@ -14,18 +14,19 @@
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
-#include "engine/dist/exchange_nccl.h"
+#include "engine/dist/exchange_peer.h"
 #include "engine/model/model.h"
 #include "engine/model/record.h"
 #include "tests/gpu/gpu_backend.h"
 #include "tests/gpu/synthetic_model.h"
 
-enum { CHUNK = 2048, SLOTS = 4, REPEATS = 15, VERIFY_ROWS = 6 };
+enum { MAX_CHUNK = 8192, SLOTS = 4, REPEATS = 15, VERIFY_ROWS = 6 };
 
 static model *m;
 static model_info info;
-static int32_t tokens[CHUNK];
-static int n_bad; /* logit rows that were not finite */
+static int32_t tokens[MAX_CHUNK];
+static int chunk = 2048; /* rows of a prompt step */
+static int n_bad;        /* logit rows that were not finite */
 
 static void stop(const char *what, const err *e) {
     printf("%s: %s\n", what, e->msg);
@@ -131,13 +132,13 @@ static void bench_prefill(int n_chunks, const char *title) {
     double all = 0;
     for (int i = 0; i < n_chunks; i++) {
         double ms =
-            step(1, CHUNK, PLAN_PROMPT, i + 1 == n_chunks ? PLAN_LOGITS_LAST : PLAN_LOGITS_NONE);
-        printf("%s chunk %d of %d tokens: %.2f ms, %.0f tokens/s\n", title, i, CHUNK, ms,
-            CHUNK / ms * 1e3);
+            step(1, chunk, PLAN_PROMPT, i + 1 == n_chunks ? PLAN_LOGITS_LAST : PLAN_LOGITS_NONE);
+        printf("%s chunk %d of %d tokens: %.2f ms, %.0f tokens/s\n", title, i, chunk, ms,
+            chunk / ms * 1e3);
         fflush(stdout);
         if (i > 0) all += ms;
     }
-    if (n_chunks > 1) printf("%s: %.0f tokens/s\n", title, (n_chunks - 1) * CHUNK / all * 1e3);
+    if (n_chunks > 1) printf("%s: %.0f tokens/s\n", title, (n_chunks - 1) * chunk / all * 1e3);
 }
 
 static void bench_draft(void) {
@@ -153,15 +154,18 @@ static void bench_draft(void) {
     report("draft block of 5 rows", ms, REPEATS);
 }
 
-/* Ranks of two processes over NCCL, brought together on a port of this machine. */
-static exchange *open_nccl(int world, int rank, int port) {
+/* Ranks of two processes, brought together on a port of this machine; over NCCL if SYNTHETIC_NCCL is
+ * set. */
+static exchange *open_ranks(int world, int rank, int port) {
     exchange_tcp_options o = {
         .rank = rank, .world = world, .port = port, .listen_fd = -1, .secret = {1}, .identity = 1};
     exchange *control = NULL, *x = NULL;
     err e = ERR_INIT;
     if (cudaSetDevice(rank) != cudaSuccess) stop("choosing a GPU", &e);
     if (exchange_tcp_open(&o, &control, &e) != OK) stop("control connection", &e);
-    if (exchange_nccl_open(control, 0, &x, &e) != OK) stop("NCCL", &e);
+    exchange_kind kind = getenv("SYNTHETIC_NCCL") != NULL ? EXCHANGE_NCCL : EXCHANGE_AUTO;
+    if (exchange_gpu_open(control, kind, &x, &e) != OK) stop("exchange of the ranks", &e);
+    printf("exchange: %s\n", exchange_gpu_name(x));
     return x;
 }
 
@@ -176,7 +180,7 @@ static void open_model(const char *dir, int world, exchange *x) {
         .rank = x == NULL ? 0 : exchange_rank(x),
         .exchange = x,
         .n_slots = SLOTS,
-        .max_rows = CHUNK,
+        .max_rows = chunk,
         .n_pages = 16384,
         .store = synthetic_store(2, 256),
         .token_class = classes};
@@ -211,7 +215,7 @@ static void bench_contexts(void) {
 
 /* For a profiler, after a prompt chunk: n_rows rows between its start and stop. */
 static void profile_step(int n_rows) {
-    (void)step(1, CHUNK, PLAN_PROMPT, PLAN_LOGITS_LAST);
+    (void)step(1, chunk, PLAN_PROMPT, PLAN_LOGITS_LAST);
     (void)cudaProfilerStart();
     (void)step(1, n_rows, PLAN_PROMPT, PLAN_LOGITS_LAST);
     (void)cudaProfilerStop();
@@ -298,9 +302,12 @@ int main(int argc, char **argv) {
     size_t pool_bytes = argc > 2 ? (size_t)strtoull(argv[2], NULL, 10) << 30 : (size_t)90 << 30;
     err e = ERR_INIT;
     if (!gpu_backend_use()) return 77;
+    const char *rows = getenv("SYNTHETIC_CHUNK");
+    if (rows != NULL) chunk = (int)strtol(rows, NULL, 10);
+    if (chunk < 16 || chunk > MAX_CHUNK) return 2;
     int rank = argc > 3 ? (int)strtol(argv[3], NULL, 10) : 0;
     exchange *x = world == 1 ? NULL
-                  : argc > 4 ? open_nccl(world, rank, (int)strtol(argv[4], NULL, 10))
+                  : argc > 4 ? open_ranks(world, rank, (int)strtol(argv[4], NULL, 10))
                              : synthetic_exchange(world);
     const kernels *table = synthetic_kernels(pool_bytes);
     if (table == NULL || mkdtemp(dir) == NULL) {
@@ -310,7 +317,7 @@ int main(int argc, char **argv) {
     kernels_add(table);
     if (synthetic_folder_make(dir, &e) != OK) stop("making the model", &e);
     open_model(dir, world, x);
-    for (int i = 0; i < CHUNK; i++)
+    for (int i = 0; i < MAX_CHUNK; i++)
         tokens[i] = (int32_t)((i * 7919 + 13) % SYNTHETIC_TOKENS);
     give_pages(0, 0, 16384);
     const char *n_rows = getenv("SYNTHETIC_PROFILE_ROWS");
@@ -322,9 +329,9 @@ int main(int argc, char **argv) {
         bench_short();
         return 0;
     }
-    bench_prefill(4, "prefill");
+    bench_prefill(chunk <= 2048 ? 4 : 2, "prefill");
     synthetic_profile_start();
-    (void)step(1, CHUNK, PLAN_PROMPT, PLAN_LOGITS_LAST);
+    (void)step(1, chunk, PLAN_PROMPT, PLAN_LOGITS_LAST);
     synthetic_profile_stop("a prompt chunk");
     (void)step(1, 1, PLAN_PROMPT, PLAN_LOGITS_LAST);
 

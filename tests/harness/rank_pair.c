@@ -62,6 +62,18 @@ pid_t pair_start_words(const char *const *words, const char *line) {
     return pid;
 }
 
+/* The back end under test, and what its ranks talk over. */
+static int add_backend(const char **words, int n) {
+    const char *backend = getenv("TANDEM_TEST_BACKEND"), *over = getenv("TANDEM_TEST_EXCHANGE");
+    if (backend == NULL) return n;
+    words[n++] = "--backend";
+    words[n++] = backend;
+    if (over == NULL) return n;
+    words[n++] = "--exchange";
+    words[n++] = over;
+    return n;
+}
+
 pid_t pair_start_role(const char *role, const char *line, const char *const *extra) {
     const char *words[MAX_ARGS] = {program};
     int n = 1;
@@ -71,11 +83,17 @@ pid_t pair_start_role(const char *role, const char *line, const char *const *ext
     for (size_t i = 0; i < sizeof common / sizeof common[0]; i++) {
         words[n++] = common[i];
     }
+    n = add_backend(words, n);
     while (*extra != NULL) {
         words[n++] = *extra++;
     }
     words[n] = NULL;
-    return pair_start_words(words, line);
+    /* A rank that is started by itself takes a GPU of its own, as on its own machine. */
+    bool is_apart = role != NULL && strcmp(role, "rank") == 0;
+    if (is_apart) (void)setenv("CUDA_VISIBLE_DEVICES", "1", 1);
+    pid_t pid = pair_start_words(words, line);
+    if (is_apart) (void)unsetenv("CUDA_VISIBLE_DEVICES");
+    return pid;
 }
 
 const char *pair_log(void) {
@@ -284,11 +302,15 @@ pid_t pair_start_in(const two_nets *nets, int side, const char *const *extra) {
     for (size_t i = 0; i < sizeof common / sizeof common[0]; i++) {
         words[n++] = common[i];
     }
+    n = add_backend(words, n);
     while (*extra != NULL) {
         words[n++] = *extra++;
     }
     words[n] = NULL;
-    return pair_start_words(words, PAIR_SECRET);
+    if (side == 1) (void)setenv("CUDA_VISIBLE_DEVICES", "1", 1);
+    pid_t pid = pair_start_words(words, PAIR_SECRET);
+    (void)unsetenv("CUDA_VISIBLE_DEVICES");
+    return pid;
 }
 
 bool pair_init(void) {
