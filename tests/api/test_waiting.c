@@ -113,6 +113,14 @@ static void keep_alive_in_a_withheld_call(void **state) {
     assert_null(strchr(buf_cstr(&m.content), '<'));
     sse_message_release(&m);
     wire_answer_release(&a);
+    /* Messages hold the whole call back. */
+    ask(&s, "/v1/messages",
+        "{" ASK ",\"stream\":true,\"max_tokens\":50,\"tools\":[{\"name\":\"sh\",\"input_schema\":{"
+        "\"type\":\"object\",\"properties\":{\"c\":{\"type\":\"string\"}}}}]}",
+        &a);
+    assert_true(waits_between(&a, "event: ping", "Look", "tool_use") >= 5);
+    assert_non_null(strstr(buf_cstr(&a.body), "\"partial_json\":\"{\\\"c\\\": \\\"ls\\\"}\""));
+    wire_answer_release(&a);
     stub_server_stop(&s);
 }
 
