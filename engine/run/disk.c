@@ -23,7 +23,6 @@
 #define ENTRIES_MAX (1 << 20)
 #define SEGMENT_MIN ((uint64_t)64 << 10)
 #define SEGMENT_MOST ((uint64_t)256 << 20)
-#define NEWS_CAP 512
 #define PAUSE_MS 30000
 
 /* ---- heads and lines ---- */
@@ -212,7 +211,7 @@ static int make_buffers(disk_cache *d, err *e) {
         d->free_slots[d->n_free_slots++] = i;
     }
     d->jobs = spsc_new(DISK_SLOTS + DISK_FORGETS + 1, sizeof(disk_job));
-    d->news = spsc_new(NEWS_CAP, sizeof(disk_news));
+    d->news = spsc_new(DISK_NEWS, sizeof(disk_news));
     return OK;
 }
 
@@ -267,6 +266,8 @@ void disk_close(disk_cache *d) {
     atomic_store(&d->is_closing, 1);
     spsc_close(d->jobs);
     pthread_join(d->thread, NULL);
+    d->has_ended = true;
+    disk_poll(d); /* what was to be forgotten as soon as it is there */
     free_parts(d);
 }
 

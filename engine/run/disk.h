@@ -76,9 +76,18 @@ int disk_read(disk_cache *d, const disk_name *name, disk_record *out, err *e);
 /* The record is not found again, here or after a restart, and its bytes are overwritten; the writer
  * does that in a moment. A record that is still on its way to the disk is forgotten when it is there. */
 void disk_forget(disk_cache *d, const disk_name *name);
-/* Pages of one sequence, from its end: chain[i] is the hash of a page, chain[i + 1] that of its
- * parent, for i < n. Forgets them from the first on, up to one that another record needs. */
-void disk_forget_pages(disk_cache *d, const prefix_hash *chain, int32_t n);
+/* Pages of one sequence, from its end: chain[i + 1] is the parent of chain[i], for i < n. Forgets them
+ * from the first on, up to one that another record needs. */
+typedef struct disk_link {
+    prefix_hash hash;
+    bool is_given; /* may be on its way to the disk */
+} disk_link;
+void disk_forget_pages(disk_cache *d, const disk_link *chain, int32_t n);
+
+/* Everything is forgotten: what was written and what is on its way. The files go after what the writer
+ * has in hand; disk_wiped (any thread) then reaches the number that is given back. */
+uint64_t disk_wipe(disk_cache *d);
+uint64_t disk_wiped(disk_cache *d);
 
 /* ---- writing ---- */
 

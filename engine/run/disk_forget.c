@@ -33,9 +33,13 @@ static bool same_name(const disk_name *a, const disk_name *b) {
 /* ---- the step thread ---- */
 
 static void forget_entry(disk_cache *d, int32_t i) {
-    disk_job job = {.i_slot = -1, .line = d->entries[i].line};
+    disk_job job = {.i_slot = DISK_JOB_FORGET, .line = d->entries[i].line};
     if (d->n_forgets == DISK_FORGETS) return;
     disk_index_remove(d, i);
+    if (d->has_ended) {
+        (void)disk_forget_now(d, &job.line, NULL); /* nobody is there who could be told */
+        return;
+    }
     bool is_given = spsc_push(d->jobs, &job);
     CHECK(is_given); /* the ring has a place for each */
     d->n_forgets++;
@@ -82,30 +86,51 @@ static int32_t parent_place(const chain_place *places, int32_t n, const disk_lin
 
 /* How many pages of the chain only the chain itself needs. */
 static int32_t count_spare(
-    const disk_cache *d, const chain_place *places, const prefix_hash *chain, int32_t n) {
+    const disk_cache *d, const chain_place *places, const disk_link *chain, int32_t n) {
     int32_t n_spare = n;
     for (int32_t i = 0; i < d->entries_cap; i++) {
         const disk_line *line = &d->entries[i].line;
         if (line->type == 0) continue;
         int32_t at = parent_place(places, n, line);
-        bool is_own = line->type == DISK_PAGE && at > 0 && same_hash(&line->self, &chain[at - 1]);
+        bool is_own =
+            line->type == DISK_PAGE && at > 0 && same_hash(&line->self, &chain[at - 1].hash);
         if (at >= 0 && at < n_spare && !is_own) n_spare = at;
     }
     return n_spare;
 }
 
-void disk_forget_pages(disk_cache *d, const prefix_hash *chain, int32_t n) {
+void disk_forget_pages(disk_cache *d, const disk_link *chain, int32_t n) {
     if (n <= 0) return;
     chain_place *places = mem_array((size_t)n, sizeof *places);
     for (int32_t i = 0; i < n; i++) {
-        places[i] = (chain_place){chain[i], i};
+        places[i] = (chain_place){chain[i].hash, i};
     }
     qsort(places, (size_t)n, sizeof *places, compare_places);
     int32_t n_spare = count_spare(d, places, chain, n);
     for (int32_t i = 0; i < n_spare; i++) {
-        disk_forget(d, &(disk_name){DISK_PAGE, d->o.page_tokens, chain[i], chain[i + 1]});
+        disk_name name = {DISK_PAGE, d->o.page_tokens, chain[i].hash, chain[i + 1].hash};
+        if (chain[i].is_given || disk_has(d, &name)) disk_forget(d, &name);
     }
     mem_free(places);
+}
+
+uint64_t disk_wipe(disk_cache *d) {
+    const disk_job job = {.i_slot = DISK_JOB_WIPE};
+    /* A full ring is being emptied: the wipe that is in it, or the next one asked for, does it. */
+    if (d->n_forgets == DISK_FORGETS) return d->n_wipes_asked + 1;
+    for (int32_t i = 0; i < d->entries_cap; i++) {
+        if (d->entries[i].line.type != 0) disk_index_remove(d, i);
+    }
+    memset(d->doomed, 0, sizeof d->doomed);
+    d->epoch++;
+    bool is_given = spsc_push(d->jobs, &job);
+    CHECK(is_given); /* as for records */
+    d->n_forgets++;
+    return ++d->n_wipes_asked;
+}
+
+uint64_t disk_wiped(disk_cache *d) {
+    return atomic_load(&d->n_wiped);
 }
 
 bool disk_forget_line(disk_cache *d, const disk_line *line) {

@@ -15,7 +15,8 @@
 /* Records on their way to being forgotten; what comes beyond waits for its time. */
 #define DISK_FORGETS 8192
 /* Records that may be given and not be in the index yet. */
-#define DISK_PENDING (DISK_GROUP + DISK_SLOTS)
+#define DISK_NEWS 512
+#define DISK_PENDING (DISK_GROUP + DISK_SLOTS + DISK_NEWS)
 /* In a manifest, behind the line of a record: it counts no longer. Its type stands in `reserved`. */
 #define DISK_FORGOTTEN 4
 #define DISK_PATH 4096
@@ -64,8 +65,9 @@ typedef struct disk_doom {
     uint64_t until_ms; /* 0: none */
 } disk_doom;
 
+enum { DISK_JOB_FORGET = -1, DISK_JOB_WIPE = -2 };
 typedef struct disk_job {
-    int32_t i_slot; /* -1: forget line */
+    int32_t i_slot; /* DISK_JOB_FORGET: the line; DISK_JOB_WIPE */
     int32_t ends_group;
     disk_line line;
 } disk_job;
@@ -89,7 +91,9 @@ struct disk_cache {
     int32_t free_slots[DISK_SLOTS], n_free_slots;
     uint32_t epoch;
     uint64_t paused_until_ms;
-    int32_t n_forgets; /* in jobs */
+    int32_t n_forgets; /* in jobs, wipes too */
+    bool has_ended;    /* there is no writer any more */
+    uint64_t n_wipes_asked;
     disk_doom doomed[DISK_PENDING];
     int32_t i_doomed;
 
@@ -110,6 +114,7 @@ struct disk_cache {
     bool has_failed;      /* the rest of the group is not written */
     uint64_t cleaned_s;
 
+    _Atomic uint64_t n_wiped;
     _Atomic uint64_t n_written, n_read, n_records, n_dropped, n_errors;
 };
 

@@ -251,8 +251,27 @@ static void do_forget(disk_cache *d, const disk_job *job) {
     tell(d, &(disk_news){.kind = DISK_NEWS_FORGOTTEN});
 }
 
+/* Also what was written and is in no manifest yet. */
+static void do_wipe(disk_cache *d) {
+    d->n_group = 0;
+    if (d->manifest_fd >= 0) close(d->manifest_fd);
+    d->manifest_fd = -1;
+    d->i_current = -1;
+    for (int32_t i = 0; i < DISK_SEGMENTS; i++) {
+        const disk_segment *s = &d->segments[i];
+        if (atomic_load(&s->number) != 0 && atomic_load(&s->bytes) != 0) drop_segment(d, i, "wipe");
+    }
+    if (dir_sync(d->dir, NULL) != OK) atomic_fetch_add(&d->n_errors, 1);
+    tell(d, &(disk_news){.kind = DISK_NEWS_FORGOTTEN});
+    atomic_fetch_add(&d->n_wiped, 1);
+}
+
 static void do_job(disk_cache *d, const disk_job *job) {
     err why = ERR_INIT;
+    if (job->i_slot == DISK_JOB_WIPE) {
+        do_wipe(d);
+        return;
+    }
     if (job->i_slot < 0) {
         do_forget(d, job);
         return;

@@ -4,13 +4,17 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/run/run_internal.h"
 
 #define ANSWER_MS 10000
 
 struct entries_ask {
-    run_entry *out; /* NULL: drop id */
+    bool is_wipe;
+    int32_t n_gone;   /* marks that a wipe took */
+    uint64_t n_wipes; /* of the disk, to wait for */
+    run_entry *out;   /* NULL: drop id */
     int32_t cap, n;
     uint64_t id;
     bool is_on_disk;
@@ -30,24 +34,35 @@ static void list_entries(run *r, entries_ask *a) {
     }
 }
 
-/* The node that lost its mark and its forefathers, as far as nobody else needs them. */
+/* A node without a mark and its forefathers, as far as nobody else needs them. */
 static void drop_chain(run *r, int32_t node) {
     prefix_view v;
     int32_t n = 0;
     prefix_look(r->prefixes, node, &v);
-    prefix_hash *chain = mem_array((size_t)v.depth + 2, sizeof *chain);
+    disk_link *chain = mem_array((size_t)v.depth + 2, sizeof *chain);
     for (int32_t i = node; i != PREFIX_ROOT;) {
         prefix_look(r->prefixes, i, &v);
         int32_t parent = prefix_drop_spare(r->prefixes, i);
         if (parent < 0) break;
         bool is_page = v.n_tokens == r->info.page_tokens;
-        if (is_page && (v.stored != 0 || n > 0)) chain[n++] = v.hash;
+        if (is_page) chain[n++] = (disk_link){v.hash, v.stored != 0};
         prefix_look(r->prefixes, parent, &v);
-        chain[n] = v.hash;
+        chain[n] = (disk_link){.hash = v.hash};
         i = parent;
     }
     if (r->disk != NULL) disk_forget_pages(r->disk, chain, n);
     mem_free(chain);
+}
+
+/* A state without its mark, and what came behind it and has no mark either. */
+static void drop_pages(run *r, int32_t node) {
+    prefix_view v;
+    prefix_look(r->prefixes, node, &v);
+    bool is_tail = v.n_tokens < r->info.page_tokens && v.parent != PREFIX_ROOT;
+    int32_t base = is_tail ? v.parent : node;
+    for (int32_t i = 0; (i = prefix_next_spare(r->prefixes, i, base)) > 0;) {
+        drop_chain(r, i);
+    }
 }
 
 static void drop_entry(run *r, entries_ask *a) {
@@ -60,9 +75,16 @@ static void drop_entry(run *r, entries_ask *a) {
         a->rc = OK;
         store_forget_mark(r, i);
         prefix_unmark(r->prefixes, i);
-        drop_chain(r, i);
+        drop_pages(r, i);
         return;
     }
+}
+
+static void wipe_entries(run *r, entries_ask *a) {
+    if (r->prefixes == NULL) return;
+    a->n_gone = prefix_clear(r->prefixes);
+    list_entries(r, a); /* counts those that are left */
+    if (r->disk != NULL) a->n_wipes = disk_wipe(r->disk);
 }
 
 bool run_has_entries_asked(run *r) {
@@ -73,7 +95,9 @@ void run_answer_entries(run *r) {
     entries_ask *a = atomic_exchange(&r->ask, NULL);
     uint64_t one = 1;
     if (a == NULL) return;
-    if (a->out != NULL) {
+    if (a->is_wipe) {
+        wipe_entries(r, a);
+    } else if (a->out != NULL) {
         list_entries(r, a);
     } else {
         drop_entry(r, a);
@@ -109,6 +133,21 @@ int run_entries(run *r, run_entry *out, int32_t cap, int32_t *n, err *e) {
     entries_ask a = {.out = out, .cap = cap};
     int rc = ask(r, &a, e);
     *n = a.n;
+    return rc;
+}
+
+int run_entries_wipe(run *r, run_wiped *out, err *e) {
+    entries_ask a = {.is_wipe = true};
+    disk_counts before = {0};
+    if (r->disk != NULL) disk_count(r->disk, &before);
+    int rc = ask(r, &a, e);
+    *out = (run_wiped){a.n_gone, a.n, before.bytes};
+    uint64_t end = clock_mono_ms() + ANSWER_MS;
+    while (rc == OK && r->disk != NULL && disk_wiped(r->disk) < a.n_wipes) {
+        if (clock_mono_ms() >= end)
+            return err_set(e, ERR_TIMEOUT, "the disk takes long; its files go as soon as it can");
+        sleep_ms(5);
+    }
     return rc;
 }
 

@@ -19,6 +19,15 @@ int run_entries(run *r, run_entry *out, int32_t cap, int32_t *n, err *e);
  * ERR_NOT_FOUND. */
 int run_entry_drop(run *r, uint64_t id, bool *was_on_disk, err *e);
 
+typedef struct run_wiped {
+    int32_t n_entries;   /* that went */
+    int32_t n_kept;      /* that running requests use */
+    uint64_t disk_bytes; /* that were on disk */
+} run_wiped;
+/* Forgets everything that no running request uses, in memory and on disk. ERR_TIMEOUT: no step ended
+ * in time, or the disk takes long; then it goes on. */
+int run_entries_wipe(run *r, run_wiped *out, err *e);
+
 /* The step thread, between steps. */
 void run_answer_entries(run *r);
 bool run_has_entries_asked(run *r);

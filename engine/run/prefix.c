@@ -397,14 +397,29 @@ static void drop_node(prefix_cache *c, int32_t i) {
     c->first_free = i;
 }
 
-int32_t prefix_drop_spare(prefix_cache *c, int32_t i) {
+static bool is_spare(const prefix_cache *c, int32_t i) {
     const node *n = &c->nodes[i];
-    int32_t parent = n->parent;
-    bool is_spare = i != PREFIX_ROOT && n->is_used && n->mark == NONE && n->n_children == 0 &&
-                    page_pool_is_idle(c->o.pool, n->page);
-    if (!is_spare) return NONE;
+    return i != PREFIX_ROOT && n->is_used && n->mark == NONE && n->n_children == 0 &&
+           page_pool_is_idle(c->o.pool, n->page);
+}
+
+int32_t prefix_drop_spare(prefix_cache *c, int32_t i) {
+    int32_t parent = c->nodes[i].parent;
+    if (!is_spare(c, i)) return NONE;
     drop_node(c, i);
     return parent;
+}
+
+int32_t prefix_next_spare(const prefix_cache *c, int32_t i, int32_t base) {
+    for (i++; i < c->n_nodes_cap; i++) {
+        if (!is_spare(c, i)) continue;
+        int32_t up = i;
+        while (up != PREFIX_ROOT && up != base) {
+            up = c->nodes[up].parent;
+        }
+        if (up == base) return i;
+    }
+    return 0;
 }
 
 void prefix_poison(prefix_cache *c, int32_t i, uint64_t creator) {
@@ -440,6 +455,32 @@ bool prefix_evict(prefix_cache *c) {
     c->n_evicted++;
     drop_node(c, worst);
     return true;
+}
+
+static void clear_upwards(prefix_cache *c, int32_t i, int32_t *n_marks) {
+    while (i != PREFIX_ROOT && c->nodes[i].is_used && c->nodes[i].n_children == 0 &&
+           page_pool_is_idle(c->o.pool, c->nodes[i].page)) {
+        int32_t parent = c->nodes[i].parent;
+        *n_marks += c->nodes[i].mark != NONE;
+        drop_node(c, i);
+        i = parent;
+    }
+}
+
+int32_t prefix_clear(prefix_cache *c) {
+    int32_t n_marks = 0;
+    for (int32_t i = 1; i < c->n_nodes_cap; i++) {
+        clear_upwards(c, i, &n_marks);
+    }
+    for (int32_t i = 1; i < c->n_nodes_cap; i++) {
+        size_t bytes = (size_t)c->o.page_tokens * sizeof *c->tokens;
+        if (!c->nodes[i].is_used) memset(node_tokens(c, i), 1, bytes);
+    }
+    for (int32_t i = 0; i < c->o.n_marks; i++) {
+        if (c->marks[i].node == NONE)
+            memset(c->blobs + (size_t)i * c->o.snapshot_bytes, 1, c->o.snapshot_bytes);
+    }
+    return n_marks;
 }
 
 /* ---- looking ---- */

@@ -84,10 +84,15 @@ void *prefix_mark(prefix_cache *c, int32_t node, const prefix_key *key, int32_t 
 void prefix_unmark(prefix_cache *c, int32_t node);
 /* Gives up a node that has no mark and nobody needs; returns its parent. -1: it stays. */
 int32_t prefix_drop_spare(prefix_cache *c, int32_t node);
+/* The next such node behind this one (0: the first) on a way that goes through base; 0: none. */
+int32_t prefix_next_spare(const prefix_cache *c, int32_t node, int32_t base);
 /* Nodes that this creator added, from node upwards, are never found again. */
 void prefix_poison(prefix_cache *c, int32_t node, uint64_t creator);
 /* Gives up one node that nobody uses; false if there is none. */
 bool prefix_evict(prefix_cache *c);
+
+/* Gives up every node that nobody uses, and overwrites what they held. How many marks went. */
+int32_t prefix_clear(prefix_cache *c);
 
 /* ---- for the disk ---- */
 

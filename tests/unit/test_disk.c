@@ -23,6 +23,7 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
+#include "engine/run/entries.h"
 #include "engine/run/run.h"
 #include "tests/harness/paged_toy.h"
 
@@ -63,6 +64,7 @@ static void open_side(side *s, const char *dir, uint64_t budget, uint8_t identit
         .mark_tokens = 8 * PAGE,
         .no_cache = dir == NULL};
     n_log = 0;
+    log_lines[0] = '\0';
     assert_int_equal(run_open(&ro, &s->run, NULL), OK);
 }
 
@@ -78,17 +80,22 @@ typedef struct reply {
 } reply;
 
 /* Prompt i: of a length of its own; every second one shares a beginning with the one before. */
-static reply ask(side *s, int i) {
-    int32_t tokens[CONTEXT];
-    const int32_t stop = PAGED_TOY_EOS;
-    reply out = {.n_prompt = 100 + i * 61};
-    run_event ev;
-    run_progress p;
-    ticket *t;
-    for (int32_t k = 0; k < out.n_prompt; k++) {
+static int32_t make_prompt(int i, int32_t tokens[CONTEXT]) {
+    int32_t n = 100 + i * 61;
+    for (int32_t k = 0; k < n; k++) {
         uint64_t seed = k < 90 ? (uint64_t)(i / 2) : (uint64_t)i;
         tokens[k] = (int32_t)(rand_keyed(seed, (uint64_t)k, 3) % (PAGED_TOY_VOCAB - 2)) + 2;
     }
+    return n;
+}
+
+static reply ask(side *s, int i) {
+    int32_t tokens[CONTEXT];
+    const int32_t stop = PAGED_TOY_EOS;
+    reply out = {.n_prompt = make_prompt(i, tokens)};
+    run_event ev;
+    run_progress p;
+    ticket *t;
     run_request q = {.prompt = tokens,
         .n_prompt = out.n_prompt,
         .max_tokens = REPLY,
@@ -256,6 +263,147 @@ static void flipped_bytes_are_a_miss(void **state) {
     }
 }
 
+/* How often whole pages of a prompt stand in a file. */
+static int count_pages(const char *path, void *ctx) {
+    const int *i_prompt = ctx;
+    int32_t tokens[CONTEXT];
+    int32_t n = make_prompt(*i_prompt, tokens);
+    buf text = BUF_MAX((size_t)1 << 26);
+    int found = 0;
+    assert_int_equal(file_read(path, &text, text.max, NULL), OK);
+    for (int32_t at = 0; at + PAGE <= n; at += PAGE) {
+        found += memmem(text.data, text.len, tokens + at, PAGE * sizeof *tokens) != NULL;
+    }
+    buf_release(&text);
+    return found;
+}
+
+/* Forgets saved states of more than n_tokens; how many there were. */
+static int forget(side *s, int32_t n_tokens) {
+    run_entry list[256];
+    int32_t n = 0;
+    int n_dropped = 0;
+    run_stats stats;
+    do { /* the last state of a stream is saved behind its last token */
+        run_stats_get(s->run, &stats);
+    } while (stats.n_running > 0);
+    assert_int_equal(run_entries(s->run, list, 256, &n, NULL), OK);
+    assert_true(n <= 256);
+    for (int32_t i = 0; i < n; i++) {
+        bool was_on_disk;
+        if (list[i].n_tokens <= n_tokens) continue;
+        assert_int_equal(run_entry_drop(s->run, list[i].id, &was_on_disk, NULL), OK);
+        n_dropped++;
+    }
+    return n_dropped;
+}
+
+static uint64_t records(const side *s) {
+    run_stats stats;
+    run_stats_get(s->run, &stats);
+    return stats.disk.n_records;
+}
+
+static void forgotten_states_do_not_come_back(void **state) {
+    (void)state;
+    side s;
+    run_stats stats;
+    remove_folder();
+    write_once();
+    for (int i = 0; i < N_PROMPTS; i++) {
+        assert_true(each_file(count_pages, &i) > 0);
+    }
+    open_side(&s, folder, 1 << 24, 1);
+    uint64_t n_records = records(&s);
+    assert_true(n_records > 0);
+    close_side(&s);
+    for (int round = 0; round < 2; round++) { /* what is on its way, and what is written */
+        remove_folder();
+        open_side(&s, folder, 1 << 24, 1);
+        assert_int_equal(ask_all(&s), 0);
+        for (int k = 0; round == 1 && records(&s) < n_records && k < 2000; k++) {
+            sleep_ms(10);
+        }
+        assert_true(forget(&s, 0) >= N_PROMPTS);
+        assert_int_equal(forget(&s, 0), 0);
+        run_stats_get(s.run, &stats);
+        assert_int_equal(stats.pages_cached, 0);
+        close_side(&s);
+        for (int i = 0; i < N_PROMPTS; i++) {
+            int n_left = each_file(count_pages, &i);
+            if (n_left > 0) fail_msg("round %d, prompt %d: %d", round, i, n_left);
+        }
+        open_side(&s, folder, 1 << 24, 1);
+        if (strstr(log_lines, "dropped") != NULL) fail_msg("%s", log_lines);
+        assert_int_equal(records(&s), 0);
+        assert_int_equal(ask_all(&s), 0);
+        close_side(&s);
+    }
+}
+
+static int count_file(const char *path, void *ctx) {
+    (void)path;
+    (void)ctx;
+    return 1;
+}
+
+static void a_wipe_leaves_nothing(void **state) {
+    (void)state;
+    side s;
+    remove_folder();
+    open_side(&s, folder, 1 << 24, 1);
+    run_wiped x;
+    for (int round = 0; round < 2; round++) { /* what is on its way, and what is written */
+        assert_int_equal(ask_all(&s), 0);
+        for (int k = 0; round == 1 && records(&s) == 0 && k < 2000; k++) {
+            sleep_ms(10);
+        }
+        assert_int_equal(run_entries_wipe(s.run, &x, NULL), OK);
+        assert_true(x.n_entries >= N_PROMPTS);
+        assert_int_equal(x.n_kept, 0);
+        assert_true(round == 0 || x.disk_bytes > 0);
+        /* Now, not later: no file is left, and neither memory nor disk knows a prompt. */
+        assert_int_equal(each_file(count_file, NULL), 0);
+        run_stats stats;
+        run_stats_get(s.run, &stats);
+        assert_int_equal(stats.pages_cached, 0);
+    }
+    /* It goes on as before. */
+    assert_int_equal(ask_all(&s), 0);
+    assert_int_equal(ask_all(&s), N_PROMPTS);
+    close_side(&s);
+    assert_true(each_file(count_file, NULL) > 0);
+    open_side(&s, folder, 1 << 24, 1);
+    assert_int_equal(ask_all(&s), N_PROMPTS);
+    close_side(&s);
+    open_side(&s, NULL, 0, 0); /* without a cache there is nothing to do */
+    assert_int_equal(run_entries_wipe(s.run, &x, NULL), OK);
+    assert_int_equal(x.n_entries, 0);
+    close_side(&s);
+}
+
+static void what_others_need_is_not_forgotten(void **state) {
+    (void)state;
+    enum { SHORT = 0, LONG = 1 };
+    side s;
+    reply r;
+    remove_folder();
+    open_side(&s, folder, 1 << 24, 1);
+    ask(&s, SHORT);
+    int32_t n_short = ask(&s, SHORT).n_prompt + REPLY; /* its longest state */
+    ask(&s, LONG);
+    assert_true(forget(&s, n_short) > 0);
+    close_side(&s);
+    open_side(&s, folder, 1 << 24, 1);
+    r = ask(&s, SHORT);
+    assert_int_equal(r.n_cached, r.n_prompt - 1);
+    r = ask(&s, LONG);
+    assert_true(r.n_cached <= n_short);
+    assert_int_equal(r.n, want[LONG].n);
+    assert_memory_equal(r.tokens, want[LONG].tokens, (size_t)r.n * sizeof r.tokens[0]);
+    close_side(&s);
+}
+
 static void what_can_not_be_opened_is_a_miss(void **state) {
     (void)state;
     side s;
@@ -394,6 +542,9 @@ int main(void) {
         cmocka_unit_test(files_are_private),
         cmocka_unit_test(cut_files_are_a_miss),
         cmocka_unit_test(flipped_bytes_are_a_miss),
+        cmocka_unit_test(forgotten_states_do_not_come_back),
+        cmocka_unit_test(a_wipe_leaves_nothing),
+        cmocka_unit_test(what_others_need_is_not_forgotten),
         cmocka_unit_test(what_can_not_be_opened_is_a_miss),
         cmocka_unit_test(a_full_disk_is_a_miss),
         cmocka_unit_test(the_budget_is_kept),
