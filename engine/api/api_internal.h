@@ -83,6 +83,7 @@ void route_endpoint(http_request *q);
 void route_reply(http_request *q);
 void route_cache(http_request *q);
 void route_cache_drop(http_request *q);
+void route_cache_wipe(http_request *q);
 void route_log(http_request *q);
 void route_verify(http_request *q);
 

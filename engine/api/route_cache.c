@@ -1,7 +1,8 @@
-/* GET /tandem/v1/cache and DELETE /tandem/v1/cache/{id}: saved states of the prefix cache. */
+/* GET and DELETE /tandem/v1/cache, DELETE /tandem/v1/cache/{id}: saved states of the prefix cache. */
 #include <string.h>
 
 #include "engine/api/api_internal.h"
+#include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/base/str.h"
 #include "engine/run/entries.h"
@@ -61,6 +62,23 @@ void route_cache(http_request *q) {
     json_w_end(&w);
     http_send_json(q, 200, &body);
     mem_free(list);
+}
+
+void route_cache_wipe(http_request *q) {
+    api_error e;
+    err why = ERR_INIT;
+    run_wiped x;
+    if (run_entries_wipe(q->api->options.run, &x, &why) != OK) {
+        api_from_err(&e, &why);
+        http_fail(q, &e);
+        return;
+    }
+    LOG(LOG_INFO, "cache", "wiped", "entries=%d kept=%d disk_bytes=%llu", x.n_entries, x.n_kept,
+        (unsigned long long)x.disk_bytes);
+    buf body = BUF_INIT;
+    buf_printf(&body, "{\"ok\":true,\"entries\":%d,\"kept\":%d,\"disk_bytes\":%llu}", x.n_entries,
+        x.n_kept, (unsigned long long)x.disk_bytes);
+    http_send_json(q, 200, &body);
 }
 
 void route_cache_drop(http_request *q) {

@@ -45,6 +45,7 @@ static const route routes[] = {
     {"/tandem/v1/endpoint", "POST", route_endpoint, LOCAL | LOADING},
     {"/tandem/v1/replies/*", "GET", route_reply, LOCAL},
     {"/tandem/v1/cache", "GET", route_cache, LOCAL},
+    {"/tandem/v1/cache", "DELETE", route_cache_wipe, LOCAL},
     {"/tandem/v1/cache/*", "DELETE", route_cache_drop, LOCAL},
     {"/tandem/v1/log", "GET", route_log, LOCAL | LOADING},
     {"/tandem/v1/verify", "POST", route_verify, LOCAL},

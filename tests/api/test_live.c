@@ -18,6 +18,7 @@
 
 #include "engine/api/keys.h"
 #include "engine/base/clock.h"
+#include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/str.h"
 #include "tests/harness/live_daemon.h"
@@ -379,6 +380,48 @@ static void the_log_is_followed(void **state) {
     json_free(ask(&with_drafts, "/tandem/v1/log?level=loud", NULL, 400));
 }
 
+/* ---- memory ---- */
+
+static size_t resident_bytes(const live_daemon *d) {
+    char path[64];
+    buf text = BUF_INIT;
+    unsigned long long all = 0;
+    unsigned long long resident = 0;
+    snprintf(path, sizeof path, "/proc/%d/statm", (int)d->pid);
+    assert_int_equal(file_read(path, &text, 4096, NULL), OK);
+    assert_int_equal(sscanf(buf_cstr(&text), "%llu %llu", &all, &resident), 2);
+    buf_release(&text);
+    return (size_t)resident * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* The tree of a large body is many small blocks, which an allocator would keep. */
+static void large_bodies_leave_no_memory(void **state) {
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip(); /* their allocators keep what was freed */
+#endif
+    enum { N_ITEMS = 300000 };
+    buf body = BUF_INIT;
+    buf_puts(&body, "{\"metadata\":{");
+    for (int i = 0; i < N_ITEMS; i++) {
+        buf_printf(&body, "%s\"name %d\":[%d,{\"a\":null}]", i > 0 ? "," : "", i, i);
+    }
+    buf_puts(&body, "},\"messages\":[]}");
+    json_free(ask(&with_drafts, "/v1/chat/completions", "{}", 400));
+    size_t before = resident_bytes(&with_drafts);
+    for (int i = 0; i < 2; i++) {
+        json_free(ask(&with_drafts, "/v1/chat/completions", buf_cstr(&body), 400));
+    }
+    /* It is given back behind the answer. */
+    size_t limit = before + ((size_t)8 << 20);
+    uint64_t deadline = clock_mono_ms() + PATIENCE_MS;
+    while (resident_bytes(&with_drafts) > limit && clock_mono_ms() < deadline)
+        sleep_ms(50);
+    size_t after = resident_bytes(&with_drafts);
+    if (after > limit) fail_msg("%zu bytes before, %zu now", before, after);
+    buf_release(&body);
+}
+
 /* ---- the end ---- */
 
 static void a_stop_may_name_its_deadline(void **state) {
@@ -415,7 +458,8 @@ int main(void) {
         cmocka_unit_test(answers_go_on_without_connection),
         cmocka_unit_test(the_cache_is_seen_and_forgotten),
         cmocka_unit_test(keys_do_not_share_the_cache), cmocka_unit_test(the_engine_proves_itself),
-        cmocka_unit_test(the_log_is_followed), cmocka_unit_test(a_stop_may_name_its_deadline)};
+        cmocka_unit_test(the_log_is_followed), cmocka_unit_test(large_bodies_leave_no_memory),
+        cmocka_unit_test(a_stop_may_name_its_deadline)};
     (void)signal(SIGPIPE, SIG_IGN);
     int rc = live_daemon_start(&with_drafts, none, &e);
     if (rc == ERR_NOT_FOUND) {

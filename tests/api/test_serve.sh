@@ -95,6 +95,12 @@ shown=$("$tandem" serve --port 0 --tls-certificate /nonexistent --tls-key /etc/p
 check "a file that is not there is named" has "$shown" '/nonexistent'
 shown=$("$tandem" serve --port 0 --tls-certificate /etc/passwd --tls-key /etc/passwd 2>&1 </dev/null)
 check "a file of another kind" has "$shown" '/etc/passwd holds no certificate'
+"$tandem" serve --port 0 --tls-certificate /nonexistent --tls-key /etc/passwd >/dev/null 2>&1 </dev/null
+check "refused in the foreground" is $? 20
+"$tandem" serve -d --port 0 --tls-certificate /nonexistent --tls-key /etc/passwd >/dev/null 2>&1 </dev/null
+check "refused alike in the background" is $? 20
+"$tandem" serve -d --port x >/dev/null 2>&1 </dev/null
+check "a wrong option is another thing" is $? 2
 
 # ---- in the foreground ----
 
@@ -103,7 +109,8 @@ check "a file of another kind" has "$shown" '/etc/passwd holds no certificate'
 serve_pid=$!
 check "it serves" wait_for 60 is_serving
 check "the process is the engine" is "$(engine_pid)" "$serve_pid"
-check "it says where" has "$(cat "$work/serve.err")" '^tandem: serving http://127.0.0.1:0/v1'
+says_where() { has "$(cat "$work/serve.err")" "^tandem: serving http://127.0.0.1:$port/v1"; }
+check "it says where, with the port" wait_for 30 says_where
 shown=$(http GET /v1/models)
 check "without a key" is "$(status_of "$shown")" 401
 shown=$(http GET /v1/models "Authorization: Bearer $key")
@@ -154,8 +161,8 @@ check "nothing stays" no_engine
 
 shown=$("$tandem" serve --detach --port 0 2>&1 </dev/null)
 check "detached it returns" is $? 0
-check "and says so" has "$shown" 'in the background'
 check "serving" wait_for 60 is_serving
+check "and says so, with the port" has "$shown" "^serving http://127.0.0.1:$port/v1 in the background"
 shown=$(http GET /v1/models "Authorization: Bearer $key")
 check "with the keys" is "$(status_of "$shown")" 200
 shown=$("$tandem" serve --detach --port 0 2>&1 </dev/null)
