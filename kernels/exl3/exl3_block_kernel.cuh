@@ -15,22 +15,6 @@ struct exl3_block_params {
     int slot_bytes, n_stages, local_rows;
 };
 
-/* Sums of one row: this lane's four outputs over the cluster, in the rotated basis. */
-__device__ __forceinline__ float4 exl3_cluster_row(
-    uint32_t local, int n_parts, int local_rows, int row, exl3_gpu_scale scale) {
-    const int lane = threadIdx.x & 31, strip = lane >> 4, output = (lane & 15) * 4;
-    const uint32_t at = local + (uint32_t)((strip * local_rows + row) * 64 + output) * 8;
-    int4 a = make_int4(0, 0, 0, 0), b = a;
-    for (int c = 0; c < n_parts; c++) {
-        const int4 u = ptx_load_cluster_16(at, c), v = ptx_load_cluster_16(at + 16, c);
-        a = make_int4(a.x + u.x, a.y + u.y, a.z + u.z, a.w + u.w);
-        b = make_int4(b.x + v.x, b.y + v.y, b.z + v.z, b.w + v.w);
-    }
-    return make_float4(exl3_unscale(a.x * 256ll + a.y, scale),
-        exl3_unscale(a.z * 256ll + a.w, scale), exl3_unscale(b.x * 256ll + b.y, scale),
-        exl3_unscale(b.z * 256ll + b.w, scale));
-}
-
 /* Rows of the block, dealt out over the warps of the cluster. */
 __device__ __forceinline__ void exl3_block_finish(
     const exl3_block_params &p, const exl3_gpu_job &job, int block, int part, uint32_t local) {

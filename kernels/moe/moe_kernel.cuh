@@ -4,15 +4,10 @@
 #define TANDEM_KERNELS_MOE_MOE_KERNEL_CUH
 
 #include "kernels/device.cuh"
-#include "kernels/linear/linear_gpu.h"
+#include "kernels/moe/moe_row.h"
 
 constexpr int MOE_PLAN_BLOCK = 1024;
 constexpr int MOE_MAX_EXPERTS = MOE_PLAN_BLOCK - 1;
-
-/* One expert's matrices in device memory. */
-struct moe_expert {
-    gpu_matrix w1, w3, w2;
-};
 
 /* Work areas of a run; the tail of moe_args.work. */
 struct moe_buffers {
