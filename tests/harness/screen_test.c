@@ -47,13 +47,14 @@ void screen_run(screen_test *t, const screen_setup *s) {
         "LC_ALL=C.UTF-8", "TZ=UTC", "NO_COLOR", "COLORTERM", "SSH_CONNECTION", "VISUAL", "EDITOR",
         "ACCESSIBLE", "INPUTRC=/dev/null", "TANDEM_MODEL_DIR=/nonexistent",
         "LSAN_OPTIONS=suppressions=tests/data/lsan.supp:print_suppressions=0"};
-    int n = 3, n_env = 17;
+    int n = s->without_socket ? 1 : 3, n_env = 17;
     if (s->screen != NULL) {
         argv[n++] = "--screen";
         argv[n++] = s->screen;
     }
     for (int i = 0; s->arguments != NULL && s->arguments[i] != NULL; i++)
         argv[n++] = s->arguments[i];
+    argv[n] = NULL;
     for (int i = 0; s->env != NULL && s->env[i] != NULL; i++)
         env[n_env++] = s->env[i];
     snprintf(home, sizeof home, "HOME=%s", t->dir);

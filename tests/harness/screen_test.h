@@ -22,6 +22,7 @@ typedef struct screen_setup {
     const char *const *arguments; /* further ones, NULL-ended; or NULL */
     const char *const *env;       /* further changes, NULL-ended; or NULL */
     bool without_daemon;
+    bool without_socket; /* no --socket: the usual place below the folders of the test */
     bool answers; /* the terminal answers questions (synchronized output) */
 } screen_setup;
 

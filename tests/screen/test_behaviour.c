@@ -411,6 +411,48 @@ static void test_ascii_locale(void **state) {
     screen_close(&t);
 }
 
+/* Two machines are set up and the worker has no ssh server: /engine start tries both and says so. */
+static void test_start_of_a_pair(void **state) {
+    (void)state;
+    static const char *const ENV[] = {"TANDEM_WORKER_SSH=me@127.0.0.1:1",
+        "TANDEM_HEAD_IP_A=127.0.0.1", "TANDEM_WORKER_IP_A=127.0.0.1", "TANDEM_WORKER_DATA=/data",
+        "TANDEM_ALLOW_ROOT=1", NULL};
+    screen_test t;
+    screen_setup s = {
+        .n_rows = 24, .n_columns = 120, .env = ENV, .without_daemon = true, .without_socket = true};
+    screen_open(&t, &s);
+    screen_run(&t, &s);
+    screen_expect(&t, "No engine runs. /engine start starts it");
+    screen_keys(&t, "/engine start\r");
+    screen_expect(&t, "the worker cannot be reached, and a pair needs both");
+    screen_expect(&t, "engine FAILED");
+    screen_expect(&t, "/engine start tries again");
+    screen_keys(&t, "/engine stop\r");
+    screen_expect(&t, "Stop the engine?");
+    screen_keys(&t, "y");
+    screen_expect(&t, "nothing was running");
+    screen_close(&t);
+}
+
+static void run_bench(const fake_reply *r, const char *want) {
+    static const char *const WORDS_OF_BENCH[] = {"bench", "decode", "--reps", "1", NULL};
+    screen_test t;
+    screen_setup s = {.n_rows = 40, .n_columns = 160, .arguments = WORDS_OF_BENCH};
+    screen_open(&t, &s);
+    fake_daemon_script(t.daemon, r);
+    screen_run(&t, &s);
+    screen_expect(&t, want);
+    screen_close(&t);
+}
+
+/* Text that was held back has no rate: sixty tokens in two pieces at once gave millions a second. */
+static void test_bench_of_text_in_one_piece(void **state) {
+    (void)state;
+    run_bench(&(fake_reply){.pieces = WORDS, .n_pieces = 2, .completion_tokens = 60},
+        "rep 1 does not count: the text came in one piece");
+    run_bench(&(fake_reply){.pieces = WORDS, .n_pieces = 6, .delay_ms = 5}, "prompt-1     median");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stop),
@@ -432,6 +474,8 @@ int main(void) {
         cmocka_unit_test(test_bad_terminals),
         cmocka_unit_test(test_tiny_terminal),
         cmocka_unit_test(test_ascii_locale),
+        cmocka_unit_test(test_start_of_a_pair),
+        cmocka_unit_test(test_bench_of_text_in_one_piece),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
