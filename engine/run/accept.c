@@ -3,8 +3,6 @@
 #include "engine/run/run_internal.h"
 
 #define COPY_AVERAGE 0.1
-/* What streams learn about confidence is the next ones' beginning. */
-#define BIAS_AVERAGE 0.02
 
 static bool is_stop(const ticket *t, int32_t token) {
     for (int32_t i = 0; i < t->n_stop_ids; i++) {
@@ -140,9 +138,7 @@ static void absorb_verify(
     if (s->is_copy) {
         note_copy(s, n_kept, n_draft);
     } else {
-        double *bias = &r->draft_bias[!sample_params_greedy(&s->t->sampling)];
         draft_policy_learn(&s->policy, s->confidence, n_kept, n_draft);
-        *bias += BIAS_AVERAGE * (s->policy.bias - *bias);
     }
     err why = ERR_INIT;
     int rc = r->source->commit(r->source->self, span->slot, s->n_done, &why);

@@ -1,7 +1,5 @@
 #include "engine/run/cost.h"
 
-#include <math.h>
-
 /* Older steps fade with this factor: about the last 50 steps count. */
 #define COST_DECAY 0.98
 #define DRAFT_AVERAGE 0.1
@@ -11,15 +9,6 @@
 /* Of a step's time, the least that its prompt rows are charged, whatever the others should take. */
 #define SLICE_SHARE 0.25
 #define CONTEXT_FIRST 1024 /* positions of the first range */
-/* When drafts do not pay their own time on average, a stream goes so many steps without before it tries
- * again; then the first one decides, and pauses grow. */
-#define DRAFT_SKIP 16
-#define DRAFT_SKIP_MOST 128
-#define GAIN_RATE 0.2
-#define GAIN_FIRST 1.1
-#define BIAS_RATE 0.2
-#define BIAS_MOST 6.0
-#define BIAS_FORGIVE 0.98
 
 void step_cost_reset(step_cost *c) {
     *c = (step_cost){0};
@@ -104,77 +93,4 @@ int32_t step_cost_slice(const step_cost *c, const slice_limits *l) {
     double rows = (l->limit_ns - other) / row_ns;
     if (rows < (double)floor_rows) return floor_rows;
     return rows > (double)l->max_rows ? l->max_rows : (int32_t)rows;
-}
-
-void draft_policy_reset(draft_policy *p, double bias) {
-    *p = (draft_policy){.bias = bias, .gain = GAIN_FIRST};
-}
-
-bool draft_policy_wants(draft_policy *p) {
-    if (p->skip_left == 0) return true;
-    p->skip_left--;
-    return false;
-}
-
-int32_t draft_copy_choose(const step_cost *c, double rate, int32_t n, int32_t n_other) {
-    double survival = 1.0;
-    double expected = 1.0;
-    double best_rate = 0.0;
-    int32_t best = 0;
-    for (int32_t k = 0; k <= n; k++) {
-        double ns = step_cost_of(c, n_other + 1 + k);
-        if (!(ns > 0.0)) return n;
-        if (expected / ns > best_rate) {
-            best_rate = expected / ns;
-            best = k;
-        }
-        survival *= rate;
-        expected += survival;
-    }
-    return best;
-}
-
-/* Chance that a draft is kept if the ones before it are. */
-static double chance_of(const draft_policy *p, float confidence) {
-    return 1.0 / (1.0 + exp(-((double)confidence + p->bias)));
-}
-
-/* One step of logistic regression for each chance that was had: those kept and the one that was
- * not. */
-void draft_policy_learn(draft_policy *p, const float *confidence, int32_t n_kept, int32_t n_draft) {
-    for (int32_t i = 0; i < n_draft && i <= n_kept; i++) {
-        double outcome = i < n_kept ? 1.0 : 0.0;
-        p->bias += BIAS_RATE * (outcome - chance_of(p, confidence[i]));
-    }
-    if (p->bias > BIAS_MOST) p->bias = BIAS_MOST;
-    if (p->bias < -BIAS_MOST) p->bias = -BIAS_MOST;
-}
-
-int32_t draft_policy_choose(
-    draft_policy *p, const step_cost *c, const float *confidence, int32_t n, int32_t n_other) {
-    double plain = step_cost_of(c, n_other + 1);
-    if (!(plain > 0.0)) return n;
-    double survival = 1.0;
-    double expected = 1.0;
-    double best_rate = 1.0 / (c->draft_ns + plain);
-    int32_t best = 0;
-    for (int32_t k = 1; k <= n; k++) {
-        survival *= chance_of(p, confidence[k - 1]);
-        expected += survival;
-        double rate = expected / (c->draft_ns + step_cost_of(c, n_other + 1 + k));
-        if (rate > best_rate) {
-            best_rate = rate;
-            best = k;
-        }
-    }
-    if (best == 0) p->bias *= BIAS_FORGIVE; /* nothing is learnt without trying */
-    p->gain += GAIN_RATE * (best_rate * plain - p->gain);
-    if (p->gain < 1.0) {
-        p->gain = 1.0;
-        p->skip = p->skip == 0 ? DRAFT_SKIP : p->skip < DRAFT_SKIP_MOST ? 2 * p->skip : p->skip;
-        p->skip_left = p->skip;
-    } else if (p->gain >= GAIN_FIRST) {
-        p->skip = 0;
-    }
-    return best;
 }

@@ -70,6 +70,8 @@ int run_open(const run_options *options, run **out, err *e) {
         r->streams[i].copies = copy_draft_new();
     }
     step_cost_reset(&r->cost);
+    draft_history_reset(&r->draft_history[0]);
+    draft_history_reset(&r->draft_history[1]);
     r->prefixes = reuse_open(r);
     store_attach(r);
     r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

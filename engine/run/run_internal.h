@@ -11,6 +11,7 @@
 #include "engine/run/copy_draft.h"
 #include "engine/run/cost.h"
 #include "engine/run/disk.h"
+#include "engine/run/draft_policy.h"
 #include "engine/run/memory.h"
 #include "engine/run/pages.h"
 #include "engine/run/prefix.h"
@@ -141,7 +142,7 @@ struct run {
     int32_t n_wait_list, waiting_cap;
     int32_t pages_cap;
     step_cost cost;
-    double draft_bias[2]; /* of greedy and of sampling streams, moving */
+    draft_history draft_history[2]; /* of greedy and of sampling streams */
     uint64_t plan_id;
 
     memory_guard guard;

@@ -75,7 +75,7 @@ static void start_stream(run *r, stream *s, ticket *t, int32_t n_reserved) {
     s->n_reserved_pages = n_reserved;
     s->n_draft = 0;
     s->is_open = false;
-    draft_policy_reset(&s->policy, r->draft_bias[!sample_params_greedy(&t->sampling)]);
+    draft_policy_reset(&s->policy, &r->draft_history[!sample_params_greedy(&t->sampling)]);
     copy_draft_reset(s->copies);
     s->copy_rate = COPY_RATE_FIRST;
     s->is_copy = false;
