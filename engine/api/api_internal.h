@@ -88,6 +88,8 @@ void route_log(http_request *q);
 void route_verify(http_request *q);
 
 const char *api_state_name(int state);
+/* A member that is a number, or null while it is unknown: below 0. */
+void api_put_known(json_w *w, const char *key, double value, int decimals);
 /* run_stats_get, or all zero with unknown rates while the model is loading. */
 void api_stats(api *a, run_stats *out);
 enum { API_MAX_RANKS = 16 };

@@ -23,16 +23,6 @@ typedef struct stats_stream {
     rank_past past[API_MAX_RANKS];
 } stats_stream;
 
-/* A number, or null while it is unknown. */
-static void put_known(json_w *w, const char *key, double value, int decimals) {
-    json_w_key(w, key);
-    if (value < 0.0) {
-        json_w_null(w);
-    } else {
-        json_w_fixed(w, value, decimals);
-    }
-}
-
 /* ---- one rank ---- */
 
 static double link_bytes(const rank_figures *f) {
@@ -66,10 +56,10 @@ static void put_gpu(json_w *w, const rank_figures *f) {
         return;
     }
     json_w_object(w);
-    put_known(w, "percent", f->gpu_percent, 0);
-    put_known(w, "mhz", f->gpu_mhz, 0);
-    put_known(w, "watt", f->gpu_watt, 1);
-    put_known(w, "celsius", f->gpu_celsius, 0);
+    api_put_known(w, "percent", f->gpu_percent, 0);
+    api_put_known(w, "mhz", f->gpu_mhz, 0);
+    api_put_known(w, "watt", f->gpu_watt, 1);
+    api_put_known(w, "celsius", f->gpu_celsius, 0);
     json_w_key(w, "throttled");
     if (f->gpu_throttles < 0.0) {
         json_w_null(w);
@@ -80,15 +70,15 @@ static void put_gpu(json_w *w, const rank_figures *f) {
 }
 
 static void put_memory(json_w *w, const rank_figures *f) {
-    put_known(w, "mem_process_bytes", f->process_bytes, 0);
-    put_known(w, "mem_machine_used_bytes", f->machine_used_bytes, 0);
-    put_known(w, "mem_machine_total_bytes", f->machine_total_bytes, 0);
-    put_known(w, "mem_machine_available_bytes", f->machine_available_bytes, 0);
-    put_known(w, "mem_weights_bytes", f->weight_bytes, 0);
-    put_known(w, "mem_cache_bytes", f->cache_bytes, 0);
-    put_known(w, "mem_work_bytes", f->work_bytes, 0);
-    put_known(w, "mem_engram_bytes", f->engram_bytes, 0);
-    put_known(w, "mem_pressure", f->pressure, 2);
+    api_put_known(w, "mem_process_bytes", f->process_bytes, 0);
+    api_put_known(w, "mem_machine_used_bytes", f->machine_used_bytes, 0);
+    api_put_known(w, "mem_machine_total_bytes", f->machine_total_bytes, 0);
+    api_put_known(w, "mem_machine_available_bytes", f->machine_available_bytes, 0);
+    api_put_known(w, "mem_weights_bytes", f->weight_bytes, 0);
+    api_put_known(w, "mem_cache_bytes", f->cache_bytes, 0);
+    api_put_known(w, "mem_work_bytes", f->work_bytes, 0);
+    api_put_known(w, "mem_engram_bytes", f->engram_bytes, 0);
+    api_put_known(w, "mem_pressure", f->pressure, 2);
 }
 
 static void put_rank(json_w *w, const api_rank *r, rank_past *past) {
@@ -99,16 +89,16 @@ static void put_rank(json_w *w, const api_rank *r, rank_past *past) {
     json_w_kstr(w, "state", r->state);
     json_w_kstr(w, "phase", rank_phase_name(f->phase));
     json_w_ku64(w, "time_ms", f->time_ms);
-    put_known(w, "age_s", r->age_s, 3);
-    put_known(w, "steps", f->n_steps, 0);
-    put_known(w, "step_ms", f->step_ms, 3);
-    put_known(w, "step_ms_p95", f->step_ms_p95, 3);
-    put_known(w, "exchange_ms", f->exchange_ms, 3);
-    put_known(w, "exchange_share", past->wait_share, 4);
-    put_known(w, "probe_us", f->probe_us, 1);
-    put_known(w, "link_bytes_per_s", past->link_per_s, 0);
+    api_put_known(w, "age_s", r->age_s, 3);
+    api_put_known(w, "steps", f->n_steps, 0);
+    api_put_known(w, "step_ms", f->step_ms, 3);
+    api_put_known(w, "step_ms_p95", f->step_ms_p95, 3);
+    api_put_known(w, "exchange_ms", f->exchange_ms, 3);
+    api_put_known(w, "exchange_share", past->wait_share, 4);
+    api_put_known(w, "probe_us", f->probe_us, 1);
+    api_put_known(w, "link_bytes_per_s", past->link_per_s, 0);
     put_memory(w, f);
-    put_known(w, "cpu_percent", f->cpu_percent, 1);
+    api_put_known(w, "cpu_percent", f->cpu_percent, 1);
     put_gpu(w, f);
     json_w_close(w);
 }
@@ -129,10 +119,10 @@ static void put_rates(json_w *w, stats_stream *t, const run_stats *s) {
     t->last_tokens = s->n_generated;
     t->last_prompt = s->n_prompt_tokens;
     t->last_steps = s->n_steps;
-    put_known(w, "tokens_per_s_now", tokens, 2);
-    put_known(w, "tokens_per_s_minute", s->tokens_per_s_minute, 2);
-    put_known(w, "prefill_tokens_per_s_now", prompt, 2);
-    put_known(w, "steps_per_s_now", steps, 2);
+    api_put_known(w, "tokens_per_s_now", tokens, 2);
+    api_put_known(w, "tokens_per_s_minute", s->tokens_per_s_minute, 2);
+    api_put_known(w, "prefill_tokens_per_s_now", prompt, 2);
+    api_put_known(w, "steps_per_s_now", steps, 2);
 }
 
 static void put_cache(json_w *w, const run_stats *s) {
@@ -149,8 +139,8 @@ static void put_cache(json_w *w, const run_stats *s) {
     json_w_ku64(w, "hit_tokens", s->n_cached_tokens);
     json_w_ku64(w, "disk_hit_tokens", s->n_disk_tokens);
     json_w_ku64(w, "miss_tokens", s->n_prompt_tokens);
-    put_known(w, "disk_bytes", s->has_disk ? (double)s->disk.bytes : -1.0, 0);
-    put_known(
+    api_put_known(w, "disk_bytes", s->has_disk ? (double)s->disk.bytes : -1.0, 0);
+    api_put_known(
         w, "disk_errors", s->has_disk ? (double)(s->disk.n_errors + s->disk.n_dropped) : -1.0, 0);
     json_w_close(w);
 }
@@ -206,9 +196,9 @@ static void put_engram(const api *a, json_w *w, const api_rank *ranks, int n) {
     double n_reads = (double)s.read_seconds.n;
     json_w_key(w, "engram");
     json_w_object(w);
-    put_known(w, "rows", rows, 0);
-    put_known(w, "errors", errors, 0);
-    put_known(w, "read_ms_mean", n_reads > 0.0 ? 1e3 * s.read_seconds.sum / n_reads : -1.0, 3);
+    api_put_known(w, "rows", rows, 0);
+    api_put_known(w, "errors", errors, 0);
+    api_put_known(w, "read_ms_mean", n_reads > 0.0 ? 1e3 * s.read_seconds.sum / n_reads : -1.0, 3);
     json_w_close(w);
 }
 
@@ -222,10 +212,10 @@ static void put_last_reply(api *a, json_w *w) {
     }
     json_w_object(w);
     json_w_ku64(w, "time_ms", r.time_ms);
-    put_known(w, "first_token_ms", r.first_token_ms, 1);
-    put_known(w, "queue_ms", r.queue_ms, 1);
-    put_known(w, "prefill_per_s", r.prefill_per_s, 1);
-    put_known(w, "tokens_per_s", r.tokens_per_s, 2);
+    api_put_known(w, "first_token_ms", r.first_token_ms, 1);
+    api_put_known(w, "queue_ms", r.queue_ms, 1);
+    api_put_known(w, "prefill_per_s", r.prefill_per_s, 1);
+    api_put_known(w, "tokens_per_s", r.tokens_per_s, 2);
     json_w_ki64(w, "prompt_tokens", r.n_prompt);
     json_w_ki64(w, "cached_tokens", r.n_cached);
     json_w_ki64(w, "tokens", r.n_generated);

@@ -9,8 +9,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/version.h"
 
-/* A number, or null while it is unknown. */
-static void put_known(json_w *w, const char *key, double value, int decimals) {
+void api_put_known(json_w *w, const char *key, double value, int decimals) {
     json_w_key(w, key);
     if (value < 0.0) {
         json_w_null(w);
@@ -25,18 +24,8 @@ static void put_model(api *a, json_w *w) {
     json_w_object(w);
     json_w_kstr(w, "id", a->options.model_id);
     json_w_kstr(w, "dir", a->options.model_dir);
-    json_w_key(w, "vocab");
-    if (is_loaded) {
-        json_w_i64(w, a->n_base);
-    } else {
-        json_w_null(w);
-    }
-    json_w_key(w, "context");
-    if (is_loaded) {
-        json_w_i64(w, a->options.max_context);
-    } else {
-        json_w_null(w);
-    }
+    api_put_known(w, "vocab", is_loaded ? a->n_base : -1.0, 0);
+    api_put_known(w, "context", is_loaded ? (double)a->options.max_context : -1.0, 0);
     json_w_kbool(w, "demo", a->options.is_demo);
     json_w_close(w);
 }
@@ -69,7 +58,8 @@ static void put_request(void *ctx, const run_progress *p) {
     json_w_ki64(w, "done_tokens", p->n_generated);
     json_w_ki64(w, "max_tokens", p->max_tokens);
     json_w_ki64(w, "cached_tokens", p->n_cached);
-    put_known(w, "tokens_per_s", seconds > 0.0 ? (double)(p->n_generated - 1) / seconds : -1.0, 2);
+    api_put_known(
+        w, "tokens_per_s", seconds > 0.0 ? (double)(p->n_generated - 1) / seconds : -1.0, 2);
     json_w_ku64(w, "since_ms", (now - p->submit_ns) / 1000000u);
     json_w_close(w);
 }
@@ -86,7 +76,7 @@ static void put_ranks(json_w *w, const api_rank *ranks, int n) {
         json_w_key(w, "progress");
         json_w_fixed(w, rank_phase_progress(f->phase, f->loaded), 3);
         if (f->pid > 0) json_w_ki64(w, "pid", f->pid);
-        put_known(w, "age_s", ranks[i].age_s, 3);
+        api_put_known(w, "age_s", ranks[i].age_s, 3);
         json_w_close(w);
     }
     json_w_close(w);

@@ -174,6 +174,22 @@ check "tandem stop ends it" wait_for 60 no_engine
 ) 2>/dev/null
 check "the port is free" is $? 1
 
+# ---- the first key ----
+
+mv "$file" "$file.away"
+"$tandem" serve --detach --port 0 >/dev/null 2>&1 </dev/null
+check "without a key file" wait_for 60 is_serving
+shown=$(http GET /v1/models)
+check "no key is needed" is "$(status_of "$shown")" 200
+first=$("$tandem" api key new first 2>/dev/null)
+shown=$(http GET /v1/models)
+check "after the first key one is, at once" is "$(status_of "$shown")" 401
+shown=$(http GET /v1/models "Authorization: Bearer $first")
+check "and it opens" is "$(status_of "$shown")" 200
+"$tandem" stop >/dev/null 2>&1
+check "it stops" wait_for 60 no_engine
+mv "$file.away" "$file"
+
 # ---- the settings ----
 
 printf 'API_PORT=1\nAPI_KEY_FILE=%s\n' "$work/other-keys" >"$XDG_CONFIG_HOME/tandem/tandem.conf"
