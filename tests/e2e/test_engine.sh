@@ -70,4 +70,22 @@ check "and is not kept" is "$("$tandem" config get MODEL_DIR)" "${TANDEM_MODEL_D
 shown=$("$tandem" config set MODEL_DIR "$work/home" 2>&1)
 check "one without a model is named" has "$shown" 'has no config.json'
 "$tandem" config unset MODEL_DIR >/dev/null 2>&1
+
+# Where the model of a pair comes from, of a pinned profile, also while the worker is away.
+"$tandem" stop >/dev/null 2>&1
+for pair in "WORKER_SSH me@127.0.0.1:1" "HEAD_IP_A 127.0.0.1" "WORKER_IP_A 127.0.0.1" "WORKER_DATA /data" \
+    "HEAD_DATA $work/data" "PROFILE 0909-mia-2.9bpw"; do
+    # shellcheck disable=SC2086
+    "$tandem" config set $pair
+done
+json=$(env -u TANDEM_MODEL_DIR "$tandem" status --json)
+check "status of a pinned profile: the worker is away" is $? 40
+check "its profile" has "$json" '"provenance":\{.*"profile":"0909-mia-2.9bpw","manifest":"[0-9a-f]{64}"'
+check "repository and commit of the weights" has "$json" '"repository":"Mia-AiLab/DeepSeek-V4.1-Flash-EXL3-2.9bpw","commit":"64ba41b6c916a587db06eae2e19b7845f7be6e6b"'
+check "their files and bytes" has "$json" '"role":"weights","files":[0-9]+,"bytes":210679295530'
+check "repository and commit of the tables" has "$json" '"commit":"dba1be0a40aa45a94ad051997016db3960a90277","licence":"MIT","role":"engram","files":4,"bytes":203080551181'
+check "digests" has "$json" '"model.safetensors.index.json":"e35cb7c2f779a04e564accbdc6ddb01d775793255b2c6d8ca2b0492c21fc88f2"'
+check "licences of model, tables and template" is "$(printf '%s' "$json" | grep -o '"part":"[a-z]*"' | tr '\n' ' ')" '"part":"model" "part":"tables" "part":"template" '
+check "versions of this machine" has "$json" '"versions":\[\{"node":"head","host":"[^"]+",.*"os":"[^"]+",.*"kernel":"[^"]+",.*"is_now":true'
+check "a plan for a pair without its worker is refused" eval 'shown=$("$tandem" start --dry-run 2>&1); [ $? = 40 ]'
 done_testing
