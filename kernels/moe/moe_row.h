@@ -21,25 +21,24 @@
 
 /* One expert's matrices in device memory. */
 typedef struct moe_expert {
-  gpu_matrix w1, w3, w2;
+    gpu_matrix w1, w3, w2;
 } moe_expert;
 
 enum { MOE_ROW_SLOTS = 8 }; /* experts of a token, the shared one among them */
 
 typedef struct moe_row_args {
-  const moe_expert
-      *experts; /* device, [n_experts + 1], the shared one last; packed */
-  const int32_t *expert; /* device, [n_used] distinct */
-  const float *weight;   /* device, [n_used] */
-  const float *x;        /* [d], 16-byte aligned */
-  float *hidden;         /* [n_used + 1][n_ff] work space */
-  float *y;              /* [d] */
-  exl3_gpu_scale *scale; /* [n_used + 1] work space */
-  int64_t *sums;         /* [n_used + 1][d] zero between runs */
-  int32_t *counters;     /* [d / 128] likewise */
-  int n_used, n_experts, d, n_ff;
-  int has_shared, max_k2, is_bf16;
-  float limit;
+    const moe_expert *experts; /* device, [n_experts + 1], the shared one last; packed */
+    const int32_t *expert;     /* device, [n_used] distinct */
+    const float *weight;       /* device, [n_used] */
+    const float *x;            /* [d], 16-byte aligned */
+    float *hidden;             /* [n_used + 1][n_ff] work space */
+    float *y;                  /* [d] */
+    exl3_gpu_scale *scale;     /* [n_used + 1] work space */
+    int64_t *sums;             /* [n_used + 1][d] zero between runs */
+    int32_t *counters;         /* [d / 128] likewise */
+    int n_used, n_experts, d, n_ff;
+    int has_shared, max_k2, is_bf16;
+    float limit;
 } moe_row_args;
 
 #ifdef __cplusplus
@@ -47,8 +46,7 @@ extern "C" {
 #endif
 /* False in *is_done: nothing was launched, since the device or the sizes do not
  * suit this form. */
-int moe_row_run(const moe_row_args *a, cudaStream_t stream, bool *is_done,
-                err *e);
+int moe_row_run(const moe_row_args *a, cudaStream_t stream, bool *is_done, err *e);
 #ifdef __cplusplus
 }
 #endif

@@ -17,559 +17,508 @@
 enum { MAX_LIST = 16 };
 
 typedef struct linear_case {
-  int in, out, k2, n_rows;
+    int in, out, k2, n_rows;
 } linear_case;
 
 /* The CPU's y of a matrix. */
-static void cpu_linear(const fixture_matrix *m, const float *x, int n_rows,
-                       float *y) {
-  err e = ERR_INIT;
-  exl3_linear *l = NULL;
-  assert_int_equal(exl3_linear_new(&m->host, &l, &e), OK);
-  void *scratch = mem_aligned(64, exl3_scratch_bytes(1, n_rows, m->host.in));
-  exl3_job job = {l,     x, (size_t)m->host.in, NULL, y, (size_t)m->host.out,
-                  n_rows};
-  exl3_linear_run(&job, NULL, scratch);
-  mem_aligned_free(scratch);
-  exl3_linear_free(l);
+static void cpu_linear(const fixture_matrix *m, const float *x, int n_rows, float *y) {
+    err e = ERR_INIT;
+    exl3_linear *l = NULL;
+    assert_int_equal(exl3_linear_new(&m->host, &l, &e), OK);
+    void *scratch = mem_aligned(64, exl3_scratch_bytes(1, n_rows, m->host.in));
+    exl3_job job = {l, x, (size_t)m->host.in, NULL, y, (size_t)m->host.out, n_rows};
+    exl3_linear_run(&job, NULL, scratch);
+    mem_aligned_free(scratch);
+    exl3_linear_free(l);
 }
 
 /* The y of one job against the CPU's bits; y is poisoned again behind it. */
-static void compare_job(const linear_case *c, const fixture_matrix *m,
-                        const float *x, int stride, float *y) {
-  size_t n_y = (size_t)(c->out * c->n_rows);
-  float *got = mem_array(n_y, sizeof *got),
-        *want = mem_array(n_y, sizeof *want);
-  float *rows_in = mem_array((size_t)(c->in * c->n_rows), sizeof *rows_in);
-  for (int r = 0; r < c->n_rows; r++)
-    memcpy(rows_in + r * c->in, x + r * stride, sizeof(float) * (size_t)c->in);
-  device_get(got, y, n_y * sizeof *got);
-  device_ok(cudaMemset(y, 0xff, n_y * sizeof *got), "poison");
-  cpu_linear(m, rows_in, c->n_rows, want);
-  for (size_t k = 0; k < n_y; k++) {
-    if (memcmp(&got[k], &want[k], sizeof *got) == 0)
-      continue;
-    fail_msg("%d -> %d, %d/2 bits, %d rows, value %zu: got %.9g, want %.9g",
-             c->in, c->out, c->k2, c->n_rows, k, (double)got[k],
-             (double)want[k]);
-  }
-  mem_free(got);
-  mem_free(want);
-  mem_free(rows_in);
+static void compare_job(
+    const linear_case *c, const fixture_matrix *m, const float *x, int stride, float *y) {
+    size_t n_y = (size_t)(c->out * c->n_rows);
+    float *got = mem_array(n_y, sizeof *got), *want = mem_array(n_y, sizeof *want);
+    float *rows_in = mem_array((size_t)(c->in * c->n_rows), sizeof *rows_in);
+    for (int r = 0; r < c->n_rows; r++)
+        memcpy(rows_in + r * c->in, x + r * stride, sizeof(float) * (size_t)c->in);
+    device_get(got, y, n_y * sizeof *got);
+    device_ok(cudaMemset(y, 0xff, n_y * sizeof *got), "poison");
+    cpu_linear(m, rows_in, c->n_rows, want);
+    for (size_t k = 0; k < n_y; k++) {
+        if (memcmp(&got[k], &want[k], sizeof *got) == 0) continue;
+        fail_msg("%d -> %d, %d/2 bits, %d rows, value %zu: got %.9g, want %.9g", c->in, c->out,
+            c->k2, c->n_rows, k, (double)got[k], (double)want[k]);
+    }
+    mem_free(got);
+    mem_free(want);
+    mem_free(rows_in);
 }
 
 /* Runs a list of dense jobs on the device and compares every row with the CPU's
  * bits. */
 static void run_list(const linear_case *c, int n, int has_bias) {
-  fixture_matrix m[MAX_LIST];
-  exl3_gpu_job jobs[MAX_LIST] = {0};
-  float *x[MAX_LIST], *device_x[MAX_LIST];
-  fixture_list list;
-  err e = ERR_INIT;
-  int stride = 0;
-  for (int i = 0; i < n; i++)
-    stride = c[i].in > stride ? c[i].in : stride;
-  for (int i = 0; i < n; i++) {
-    const int shape[3] = {c[i].in, c[i].out, c[i].k2};
-    fixture_matrix_init(&m[i], shape, has_bias,
-                        7u * (unsigned)i + (unsigned)c[i].in);
-    size_t bytes = sizeof(float) * (size_t)(stride * c[i].n_rows);
-    x[i] = mem_alloc(bytes);
-    fixture_values(x[i], (size_t)(stride * c[i].n_rows),
-                   (unsigned)(c[i].k2 + i));
-    device_x[i] = device_new(bytes);
-    device_put(device_x[i], x[i], bytes);
-    jobs[i].matrix = m[i].device;
-    jobs[i].n_rows = c[i].n_rows;
-    jobs[i].x = device_x[i];
-    jobs[i].x_stride = stride;
-    jobs[i].y = device_new(sizeof(float) * (size_t)(c[i].out * c[i].n_rows));
-    jobs[i].y_stride = c[i].out;
-  }
-  fixture_list_init(&list, jobs, n, 0);
-  exl3_gpu_scratch scratch = {device_new(8 * list.n_sums),
-                              device_new(4 * list.n_counters)};
-  exl3_gpu_rotate_args rotate = {list.device, NULL, n, list.max_rows};
-  exl3_gpu_rows_args rows = {list.device,          NULL, scratch, list.max_rows,
-                             list.max_stage_bytes, 0};
-  exl3_gpu_own_list own = {.n_jobs = n, .n_units = list.n_units};
-  for (int i = 0; i < n && n <= EXL3_GPU_OWN_JOBS; i++)
-    own.jobs[i] = list.jobs[i];
-  /* Counters and sums must be left clean; in the last turn the list travels in
-   * the launch. */
-  for (int turn = 0; turn < (n <= EXL3_GPU_OWN_JOBS ? 4 : 3); turn++) {
-    rows.has_early_list = turn >= 2;
-    if (turn == 3)
-      rows.list = NULL, rows.own = &own;
-    assert_int_equal(exl3_gpu_rotate_run(&rotate, NULL, &e), OK);
-    assert_int_equal(exl3_gpu_rows_run(&rows, NULL, &e), OK);
-    device_ok(cudaDeviceSynchronize(), "dense list");
+    fixture_matrix m[MAX_LIST];
+    exl3_gpu_job jobs[MAX_LIST] = {0};
+    float *x[MAX_LIST], *device_x[MAX_LIST];
+    fixture_list list;
+    err e = ERR_INIT;
+    int stride = 0;
     for (int i = 0; i < n; i++)
-      compare_job(&c[i], &m[i], x[i], stride, list.jobs[i].y);
-  }
-  for (int i = 0; i < n; i++) {
-    device_free(list.jobs[i].y);
-    device_free(device_x[i]);
-    mem_free(x[i]);
-    fixture_matrix_release(&m[i]);
-  }
-  fixture_list_release(&list);
-  device_free(scratch.sums);
-  device_free(scratch.counters);
+        stride = c[i].in > stride ? c[i].in : stride;
+    for (int i = 0; i < n; i++) {
+        const int shape[3] = {c[i].in, c[i].out, c[i].k2};
+        fixture_matrix_init(&m[i], shape, has_bias, 7u * (unsigned)i + (unsigned)c[i].in);
+        size_t bytes = sizeof(float) * (size_t)(stride * c[i].n_rows);
+        x[i] = mem_alloc(bytes);
+        fixture_values(x[i], (size_t)(stride * c[i].n_rows), (unsigned)(c[i].k2 + i));
+        device_x[i] = device_new(bytes);
+        device_put(device_x[i], x[i], bytes);
+        jobs[i].matrix = m[i].device;
+        jobs[i].n_rows = c[i].n_rows;
+        jobs[i].x = device_x[i];
+        jobs[i].x_stride = stride;
+        jobs[i].y = device_new(sizeof(float) * (size_t)(c[i].out * c[i].n_rows));
+        jobs[i].y_stride = c[i].out;
+    }
+    fixture_list_init(&list, jobs, n, 0);
+    exl3_gpu_scratch scratch = {device_new(8 * list.n_sums), device_new(4 * list.n_counters)};
+    exl3_gpu_rotate_args rotate = {list.device, NULL, n, list.max_rows};
+    exl3_gpu_rows_args rows = {list.device, NULL, scratch, list.max_rows, list.max_stage_bytes, 0};
+    exl3_gpu_own_list own = {.n_jobs = n, .n_units = list.n_units};
+    for (int i = 0; i < n && n <= EXL3_GPU_OWN_JOBS; i++)
+        own.jobs[i] = list.jobs[i];
+    /* Counters and sums must be left clean; in the last turn the list travels in
+   * the launch. */
+    for (int turn = 0; turn < (n <= EXL3_GPU_OWN_JOBS ? 4 : 3); turn++) {
+        rows.has_early_list = turn >= 2;
+        if (turn == 3) rows.list = NULL, rows.own = &own;
+        assert_int_equal(exl3_gpu_rotate_run(&rotate, NULL, &e), OK);
+        assert_int_equal(exl3_gpu_rows_run(&rows, NULL, &e), OK);
+        device_ok(cudaDeviceSynchronize(), "dense list");
+        for (int i = 0; i < n; i++)
+            compare_job(&c[i], &m[i], x[i], stride, list.jobs[i].y);
+    }
+    for (int i = 0; i < n; i++) {
+        device_free(list.jobs[i].y);
+        device_free(device_x[i]);
+        mem_free(x[i]);
+        fixture_matrix_release(&m[i]);
+    }
+    fixture_list_release(&list);
+    device_free(scratch.sums);
+    device_free(scratch.counters);
 }
 
 static void test_every_rate(void **state) {
-  (void)state;
-  for (int k2 = 2; k2 <= 16; k2++) {
-    if (!exl3_rate_ok(EXL3_MUL1, k2))
-      continue;
-    for (int rows = 1; rows <= 8; rows++) {
-      linear_case c = {256, 384, k2, rows};
-      run_list(&c, 1, rows % 2);
+    (void)state;
+    for (int k2 = 2; k2 <= 16; k2++) {
+        if (!exl3_rate_ok(EXL3_MUL1, k2)) continue;
+        for (int rows = 1; rows <= 8; rows++) {
+            linear_case c = {256, 384, k2, rows};
+            run_list(&c, 1, rows % 2);
+        }
     }
-  }
 }
 
 static void test_shapes(void **state) {
-  (void)state;
-  static const linear_case cases[] = {
-      {128, 128, 6, 1},    {128, 128, 4, 8},    {5120, 2304, 6, 1},
-      {2304, 5120, 6, 3},  {5120, 1280, 12, 2}, {5120, 512, 10, 5},
-      {1280, 4096, 10, 1}, {4096, 1024, 10, 8}, {16384, 128, 6, 4},
-      {15360, 256, 8, 7},  {128, 16384, 16, 6}, {640, 128, 3, 8},
-      {1152, 5120, 4, 1}};
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-    run_list(&cases[i], 1, 0);
+    (void)state;
+    static const linear_case cases[] = {{128, 128, 6, 1}, {128, 128, 4, 8}, {5120, 2304, 6, 1},
+        {2304, 5120, 6, 3}, {5120, 1280, 12, 2}, {5120, 512, 10, 5}, {1280, 4096, 10, 1},
+        {4096, 1024, 10, 8}, {16384, 128, 6, 4}, {15360, 256, 8, 7}, {128, 16384, 16, 6},
+        {640, 128, 3, 8}, {1152, 5120, 4, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        run_list(&cases[i], 1, 0);
 }
 
 static void test_lists(void **state) {
-  (void)state;
-  static const linear_case mixed[] = {{1024, 1280, 10, 1},
-                                      {1024, 512, 12, 1},
-                                      {512, 128, 16, 1},
-                                      {1024, 512, 10, 1},
-                                      {128, 128, 6, 1}};
-  static const linear_case uneven[] = {
-      {512, 256, 6, 1},  {512, 256, 6, 8},  {512, 256, 4, 3}, {256, 512, 8, 5},
-      {128, 2048, 5, 2}, {2048, 128, 6, 4}, {128, 128, 6, 6}, {128, 128, 6, 7},
-      {256, 128, 12, 1}, {128, 128, 10, 2}, {128, 128, 4, 1}, {384, 128, 6, 1},
-      {128, 384, 6, 2},  {128, 128, 14, 3}, {128, 128, 7, 1}, {128, 256, 6, 1}};
-  run_list(mixed, 5, 0);
-  run_list(uneven, 16, 1);
+    (void)state;
+    static const linear_case mixed[] = {{1024, 1280, 10, 1}, {1024, 512, 12, 1}, {512, 128, 16, 1},
+        {1024, 512, 10, 1}, {128, 128, 6, 1}};
+    static const linear_case uneven[] = {{512, 256, 6, 1}, {512, 256, 6, 8}, {512, 256, 4, 3},
+        {256, 512, 8, 5}, {128, 2048, 5, 2}, {2048, 128, 6, 4}, {128, 128, 6, 6}, {128, 128, 6, 7},
+        {256, 128, 12, 1}, {128, 128, 10, 2}, {128, 128, 4, 1}, {384, 128, 6, 1}, {128, 384, 6, 2},
+        {128, 128, 14, 3}, {128, 128, 7, 1}, {128, 256, 6, 1}};
+    run_list(mixed, 5, 0);
+    run_list(uneven, 16, 1);
 }
 
 /* Many rows: the list travels in the launch. */
 static void run_gemm(const linear_case *c, int n, int tile_rows) {
-  fixture_matrix m[EXL3_GPU_OWN_JOBS];
-  exl3_gpu_own_list list = {.n_jobs = n};
-  exl3_gpu_gemm_args a = {.own = &list, .tile_rows = tile_rows};
-  float *x[EXL3_GPU_OWN_JOBS];
-  err e = ERR_INIT;
-  for (int i = 0; i < n; i++) {
-    const int shape[3] = {c[i].in, c[i].out, c[i].k2},
-              cap = (c[i].n_rows + 7) / 8 * 8;
-    fixture_matrix_init(&m[i], shape, i % 2,
-                        31u * (unsigned)i + (unsigned)c[i].in);
-    size_t n_x = (size_t)c[i].in * (size_t)c[i].n_rows;
-    size_t n_y = (size_t)c[i].out * (size_t)c[i].n_rows;
-    x[i] = mem_array(n_x, sizeof(float));
-    fixture_values(x[i], n_x, (unsigned)(c[i].k2 + i));
-    float *device_x = device_new(n_x * sizeof(float));
-    device_put(device_x, x[i], n_x * sizeof(float));
-    list.jobs[i] = (exl3_gpu_job){
-        .matrix = m[i].device,
-        .x = device_x,
-        .x_stride = c[i].in,
-        .operand = device_new(4 * exl3_gpu_gemm_operand_words(c[i].in, cap)),
-        .scale = device_new(sizeof(exl3_gpu_scale) * (size_t)cap),
-        .y = device_new(n_y * sizeof(float)),
-        .y_stride = c[i].out,
-        .n_rows = c[i].n_rows,
-        .row_cap = cap};
-    device_ok(cudaMemset(list.jobs[i].y, 0xff, n_y * sizeof(float)), "poison");
-    int tiles = (c[i].n_rows + tile_rows - 1) / tile_rows;
-    a.max_tiles = tiles > a.max_tiles ? tiles : a.max_tiles;
-    a.max_out = c[i].out > a.max_out ? c[i].out : a.max_out;
-    a.max_k2 = c[i].k2 > a.max_k2 ? c[i].k2 : a.max_k2;
-  }
-  assert_int_equal(exl3_gpu_gemm_rotate_run(&a, NULL, &e), OK);
-  assert_int_equal(exl3_gpu_gemm_run(&a, NULL, &e), OK);
-  device_ok(cudaDeviceSynchronize(), "gemm");
-  for (int i = 0; i < n; i++) {
-    size_t n_y = (size_t)c[i].out * (size_t)c[i].n_rows;
-    float *got = mem_array(n_y, sizeof *got),
-          *want = mem_array(n_y, sizeof *want);
-    device_get(got, list.jobs[i].y, n_y * sizeof *got);
-    cpu_linear(&m[i], x[i], c[i].n_rows, want);
-    for (size_t k = 0; k < n_y; k++) {
-      if (memcmp(&got[k], &want[k], sizeof *got) == 0)
-        continue;
-      fail_msg("gemm job %d of %d (%d -> %d, %d/2 bits, %d rows), value %zu: "
-               "got %.9g, want %.9g",
-               i, n, c[i].in, c[i].out, c[i].k2, c[i].n_rows, k, (double)got[k],
-               (double)want[k]);
+    fixture_matrix m[EXL3_GPU_OWN_JOBS];
+    exl3_gpu_own_list list = {.n_jobs = n};
+    exl3_gpu_gemm_args a = {.own = &list, .tile_rows = tile_rows};
+    float *x[EXL3_GPU_OWN_JOBS];
+    err e = ERR_INIT;
+    for (int i = 0; i < n; i++) {
+        const int shape[3] = {c[i].in, c[i].out, c[i].k2}, cap = (c[i].n_rows + 7) / 8 * 8;
+        fixture_matrix_init(&m[i], shape, i % 2, 31u * (unsigned)i + (unsigned)c[i].in);
+        size_t n_x = (size_t)c[i].in * (size_t)c[i].n_rows;
+        size_t n_y = (size_t)c[i].out * (size_t)c[i].n_rows;
+        x[i] = mem_array(n_x, sizeof(float));
+        fixture_values(x[i], n_x, (unsigned)(c[i].k2 + i));
+        float *device_x = device_new(n_x * sizeof(float));
+        device_put(device_x, x[i], n_x * sizeof(float));
+        list.jobs[i] = (exl3_gpu_job){.matrix = m[i].device,
+            .x = device_x,
+            .x_stride = c[i].in,
+            .operand = device_new(4 * exl3_gpu_gemm_operand_words(c[i].in, cap)),
+            .scale = device_new(sizeof(exl3_gpu_scale) * (size_t)cap),
+            .y = device_new(n_y * sizeof(float)),
+            .y_stride = c[i].out,
+            .n_rows = c[i].n_rows,
+            .row_cap = cap};
+        device_ok(cudaMemset(list.jobs[i].y, 0xff, n_y * sizeof(float)), "poison");
+        int tiles = (c[i].n_rows + tile_rows - 1) / tile_rows;
+        a.max_tiles = tiles > a.max_tiles ? tiles : a.max_tiles;
+        a.max_out = c[i].out > a.max_out ? c[i].out : a.max_out;
+        a.max_k2 = c[i].k2 > a.max_k2 ? c[i].k2 : a.max_k2;
     }
-    mem_free(got);
-    mem_free(want);
-    mem_free(x[i]);
-    device_free((void *)(uintptr_t)list.jobs[i].x);
-    device_free(list.jobs[i].operand);
-    device_free(list.jobs[i].scale);
-    device_free(list.jobs[i].y);
-    fixture_matrix_release(&m[i]);
-  }
+    assert_int_equal(exl3_gpu_gemm_rotate_run(&a, NULL, &e), OK);
+    assert_int_equal(exl3_gpu_gemm_run(&a, NULL, &e), OK);
+    device_ok(cudaDeviceSynchronize(), "gemm");
+    for (int i = 0; i < n; i++) {
+        size_t n_y = (size_t)c[i].out * (size_t)c[i].n_rows;
+        float *got = mem_array(n_y, sizeof *got), *want = mem_array(n_y, sizeof *want);
+        device_get(got, list.jobs[i].y, n_y * sizeof *got);
+        cpu_linear(&m[i], x[i], c[i].n_rows, want);
+        for (size_t k = 0; k < n_y; k++) {
+            if (memcmp(&got[k], &want[k], sizeof *got) == 0) continue;
+            fail_msg("gemm job %d of %d (%d -> %d, %d/2 bits, %d rows), value %zu: "
+                     "got %.9g, want %.9g",
+                i, n, c[i].in, c[i].out, c[i].k2, c[i].n_rows, k, (double)got[k], (double)want[k]);
+        }
+        mem_free(got);
+        mem_free(want);
+        mem_free(x[i]);
+        device_free((void *)(uintptr_t)list.jobs[i].x);
+        device_free(list.jobs[i].operand);
+        device_free(list.jobs[i].scale);
+        device_free(list.jobs[i].y);
+        fixture_matrix_release(&m[i]);
+    }
 }
 
 static void run_many_rows(int tile_rows) {
-  for (int k2 = 2; k2 <= 16; k2++) {
-    if (!exl3_rate_ok(EXL3_MUL1, k2))
-      continue;
-    linear_case c = {256, 256, k2, 7 + 5 * k2};
-    run_gemm(&c, 1, tile_rows);
-  }
-  static const linear_case cases[] = {
-      {128, 128, 6, 1},    {128, 128, 6, 9},     {5120, 2304, 6, 64},
-      {2304, 5120, 6, 65}, {16384, 128, 6, 129}, {15360, 128, 8, 16},
-      {128, 4096, 10, 33}, {5120, 512, 12, 200}};
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-    run_gemm(&cases[i], 1, tile_rows);
-  static const linear_case mixed[] = {{512, 256, 6, 70},
-                                      {256, 384, 10, 9},
-                                      {128, 128, 16, 130},
-                                      {640, 128, 3, 64}};
-  run_gemm(mixed, 4, tile_rows);
+    for (int k2 = 2; k2 <= 16; k2++) {
+        if (!exl3_rate_ok(EXL3_MUL1, k2)) continue;
+        linear_case c = {256, 256, k2, 7 + 5 * k2};
+        run_gemm(&c, 1, tile_rows);
+    }
+    static const linear_case cases[] = {{128, 128, 6, 1}, {128, 128, 6, 9}, {5120, 2304, 6, 64},
+        {2304, 5120, 6, 65}, {16384, 128, 6, 129}, {15360, 128, 8, 16}, {128, 4096, 10, 33},
+        {5120, 512, 12, 200}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        run_gemm(&cases[i], 1, tile_rows);
+    static const linear_case mixed[] = {
+        {512, 256, 6, 70}, {256, 384, 10, 9}, {128, 128, 16, 130}, {640, 128, 3, 64}};
+    run_gemm(mixed, 4, tile_rows);
+}
+
+/* Tiles of 128 rows are built for sm_90 only. */
+static bool has_long_rows(void) {
+    int major = 0;
+    device_ok(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "capability");
+    return major == 9;
 }
 
 static void test_many_rows(void **state) {
-  (void)state;
-  run_many_rows(EXL3_GPU_TILE_ROWS);
-  run_many_rows(EXL3_GPU_SHORT_ROWS);
+    (void)state;
+    run_many_rows(EXL3_GPU_TILE_ROWS);
+    run_many_rows(EXL3_GPU_SHORT_ROWS);
+    if (has_long_rows()) run_many_rows(EXL3_GPU_LONG_ROWS);
 }
 
 static void test_not_finite(void **state) {
-  (void)state;
-  const int shape[3] = {256, 128, 6};
-  fixture_matrix m;
-  err e = ERR_INIT;
-  fixture_matrix_init(&m, shape, 0, 5);
-  float x[3 * 256], y[3 * 128], want[128];
-  fixture_values(x, 3 * 256, 9);
-  cpu_linear(&m, x, 1, want);
-  x[256 + 17] = NAN;
-  x[512 + 200] = -INFINITY;
-  float *device_x = device_new(sizeof x);
-  device_put(device_x, x, sizeof x);
-  exl3_gpu_job job = {.matrix = m.device,
-                      .x = device_x,
-                      .x_stride = 256,
-                      .n_rows = 3,
-                      .y = device_new(sizeof y),
-                      .y_stride = 128};
-  fixture_list list;
-  fixture_list_init(&list, &job, 1, 0);
-  exl3_gpu_scratch scratch = {device_new(8 * list.n_sums),
-                              device_new(4 * list.n_counters)};
-  exl3_gpu_rotate_args rotate = {list.device, NULL, 1, 3};
-  exl3_gpu_rows_args rows = {list.device,          NULL, scratch, 3,
-                             list.max_stage_bytes, 0};
-  assert_int_equal(exl3_gpu_rotate_run(&rotate, NULL, &e), OK);
-  assert_int_equal(exl3_gpu_rows_run(&rows, NULL, &e), OK);
-  device_get(y, job.y, sizeof y);
-  assert_memory_equal(y, want, sizeof want);
-  for (int i = 128; i < 384; i++)
-    assert_true(isnan(y[i]));
-  device_free(job.y);
-  device_free(device_x);
-  fixture_list_release(&list);
-  device_free(scratch.sums);
-  device_free(scratch.counters);
-  fixture_matrix_release(&m);
+    (void)state;
+    const int shape[3] = {256, 128, 6};
+    fixture_matrix m;
+    err e = ERR_INIT;
+    fixture_matrix_init(&m, shape, 0, 5);
+    float x[3 * 256], y[3 * 128], want[128];
+    fixture_values(x, 3 * 256, 9);
+    cpu_linear(&m, x, 1, want);
+    x[256 + 17] = NAN;
+    x[512 + 200] = -INFINITY;
+    float *device_x = device_new(sizeof x);
+    device_put(device_x, x, sizeof x);
+    exl3_gpu_job job = {.matrix = m.device,
+        .x = device_x,
+        .x_stride = 256,
+        .n_rows = 3,
+        .y = device_new(sizeof y),
+        .y_stride = 128};
+    fixture_list list;
+    fixture_list_init(&list, &job, 1, 0);
+    exl3_gpu_scratch scratch = {device_new(8 * list.n_sums), device_new(4 * list.n_counters)};
+    exl3_gpu_rotate_args rotate = {list.device, NULL, 1, 3};
+    exl3_gpu_rows_args rows = {list.device, NULL, scratch, 3, list.max_stage_bytes, 0};
+    assert_int_equal(exl3_gpu_rotate_run(&rotate, NULL, &e), OK);
+    assert_int_equal(exl3_gpu_rows_run(&rows, NULL, &e), OK);
+    device_get(y, job.y, sizeof y);
+    assert_memory_equal(y, want, sizeof want);
+    for (int i = 128; i < 384; i++)
+        assert_true(isnan(y[i]));
+    device_free(job.y);
+    device_free(device_x);
+    fixture_list_release(&list);
+    device_free(scratch.sums);
+    device_free(scratch.counters);
+    fixture_matrix_release(&m);
 }
 
 /* ---- experts ---- */
 
-enum {
-  D = 512,
-  WIDTH = 384,
-  EXPERTS = 12,
-  CHOICES = 4,
-  TOKENS = 8,
-  LIMIT = 10
-};
+enum { D = 512, WIDTH = 384, EXPERTS = 12, CHOICES = 4, TOKENS = 8, LIMIT = 10 };
 
 typedef struct expert_set {
-  fixture_matrix gate[EXPERTS], up[EXPERTS], down[EXPERTS];
-  float x[TOKENS * D];
-  int pick[TOKENS][CHOICES];
-  float weight[TOKENS][CHOICES];
+    fixture_matrix gate[EXPERTS], up[EXPERTS], down[EXPERTS];
+    float x[TOKENS * D];
+    int pick[TOKENS][CHOICES];
+    float weight[TOKENS][CHOICES];
 } expert_set;
 
 static float silu_times(float g, float u, float w) {
-  g = g > (float)LIMIT ? (float)LIMIT : g;
-  u = u > (float)LIMIT ? (float)LIMIT : u < -(float)LIMIT ? -(float)LIMIT : u;
-  return w * (g / (1.f + expf(-g)) * u);
+    g = g > (float)LIMIT ? (float)LIMIT : g;
+    u = u > (float)LIMIT ? (float)LIMIT : u < -(float)LIMIT ? -(float)LIMIT : u;
+    return w * (g / (1.f + expf(-g)) * u);
 }
 
 /* The CPU's answer for one token. */
 static void cpu_token(const expert_set *s, int t, float *y) {
-  memset(y, 0, sizeof(float) * D);
-  for (int c = 0; c < CHOICES; c++) {
-    float g[WIDTH], u[WIDTH], out[D];
-    int k = s->pick[t][c];
-    cpu_linear(&s->gate[k], s->x + t * D, 1, g);
-    cpu_linear(&s->up[k], s->x + t * D, 1, u);
-    for (int i = 0; i < WIDTH; i++)
-      g[i] = silu_times(g[i], u[i], s->weight[t][c]);
-    cpu_linear(&s->down[k], g, 1, out);
-    for (int i = 0; i < D; i++)
-      y[i] += out[i];
-  }
+    memset(y, 0, sizeof(float) * D);
+    for (int c = 0; c < CHOICES; c++) {
+        float g[WIDTH], u[WIDTH], out[D];
+        int k = s->pick[t][c];
+        cpu_linear(&s->gate[k], s->x + t * D, 1, g);
+        cpu_linear(&s->up[k], s->x + t * D, 1, u);
+        for (int i = 0; i < WIDTH; i++)
+            g[i] = silu_times(g[i], u[i], s->weight[t][c]);
+        cpu_linear(&s->down[k], g, 1, out);
+        for (int i = 0; i < D; i++)
+            y[i] += out[i];
+    }
 }
 
 /* Pairs of n tokens grouped by expert. */
 typedef struct token_groups {
-  exl3_gpu_job gate_up[2 * EXPERTS], down[EXPERTS];
-  int token_of[EXPERTS][TOKENS], pair_of[TOKENS * CHOICES], n_jobs, n_pairs;
-  float weight[TOKENS * CHOICES];
+    exl3_gpu_job gate_up[2 * EXPERTS], down[EXPERTS];
+    int token_of[EXPERTS][TOKENS], pair_of[TOKENS * CHOICES], n_jobs, n_pairs;
+    float weight[TOKENS * CHOICES];
 } token_groups;
 
 static void group_tokens(const expert_set *s, int t0, int n, token_groups *g) {
-  memset(g, 0, sizeof *g);
-  for (int k = 0; k < EXPERTS; k++) {
-    int n_rows = 0;
-    for (int i = 0; i < n * CHOICES; i++) {
-      int t = i / CHOICES, c = i % CHOICES;
-      if (s->pick[t0 + t][c] != k)
-        continue;
-      g->token_of[g->n_jobs][n_rows++] = t;
-      g->pair_of[i] = g->n_pairs;
-      g->weight[g->n_pairs++] = s->weight[t0 + t][c];
+    memset(g, 0, sizeof *g);
+    for (int k = 0; k < EXPERTS; k++) {
+        int n_rows = 0;
+        for (int i = 0; i < n * CHOICES; i++) {
+            int t = i / CHOICES, c = i % CHOICES;
+            if (s->pick[t0 + t][c] != k) continue;
+            g->token_of[g->n_jobs][n_rows++] = t;
+            g->pair_of[i] = g->n_pairs;
+            g->weight[g->n_pairs++] = s->weight[t0 + t][c];
+        }
+        if (n_rows == 0) continue;
+        int j = g->n_jobs++;
+        g->gate_up[2 * j] = (exl3_gpu_job){.matrix = s->gate[k].device, .n_rows = n_rows};
+        g->gate_up[2 * j + 1] = (exl3_gpu_job){.matrix = s->up[k].device, .n_rows = n_rows};
+        g->down[j] = (exl3_gpu_job){
+            .matrix = s->down[k].device, .n_rows = n_rows, .first_pair = g->n_pairs - n_rows};
     }
-    if (n_rows == 0)
-      continue;
-    int j = g->n_jobs++;
-    g->gate_up[2 * j] =
-        (exl3_gpu_job){.matrix = s->gate[k].device, .n_rows = n_rows};
-    g->gate_up[2 * j + 1] =
-        (exl3_gpu_job){.matrix = s->up[k].device, .n_rows = n_rows};
-    g->down[j] = (exl3_gpu_job){.matrix = s->down[k].device,
-                                .n_rows = n_rows,
-                                .first_pair = g->n_pairs - n_rows};
-  }
 }
 
 /* The rows of each job, gathered, in the list and on the device. */
-static void send_rows(const expert_set *s, int t0, const token_groups *g,
-                      fixture_list *list) {
-  for (int j = 0; j < 2 * g->n_jobs; j++) {
-    int n_rows = g->gate_up[j].n_rows;
-    float *x = device_new(sizeof(float) * (size_t)(n_rows * D));
-    for (int r = 0; r < n_rows; r++)
-      device_put(x + r * D, s->x + (t0 + g->token_of[j / 2][r]) * D,
-                 sizeof(float) * D);
-    list->jobs[j].x = x;
-    list->jobs[j].x_stride = D;
-  }
-  device_put(list->device->jobs, list->jobs,
-             sizeof *list->jobs * 2 * (size_t)g->n_jobs);
+static void send_rows(const expert_set *s, int t0, const token_groups *g, fixture_list *list) {
+    for (int j = 0; j < 2 * g->n_jobs; j++) {
+        int n_rows = g->gate_up[j].n_rows;
+        float *x = device_new(sizeof(float) * (size_t)(n_rows * D));
+        for (int r = 0; r < n_rows; r++)
+            device_put(x + r * D, s->x + (t0 + g->token_of[j / 2][r]) * D, sizeof(float) * D);
+        list->jobs[j].x = x;
+        list->jobs[j].x_stride = D;
+    }
+    device_put(list->device->jobs, list->jobs, sizeof *list->jobs * 2 * (size_t)g->n_jobs);
 }
 
 /* The device's answer for tokens t0 .. t0 + n - 1 in one run. */
 static void gpu_tokens(const expert_set *s, int t0, int n, float *y) {
-  token_groups g;
-  group_tokens(s, t0, n, &g);
-  int n_jobs = g.n_jobs;
-  fixture_list gate_up_list, down_list;
-  fixture_list_init(&gate_up_list, g.gate_up, 2 * n_jobs, 1);
-  fixture_list_init(&down_list, g.down, n_jobs, 0);
-  send_rows(s, t0, &g, &gate_up_list);
-  /* Separate ranges of sums and counters for the two lists. */
-  for (int j = 0; j < n_jobs; j++) {
-    down_list.jobs[j].first_sum += (int32_t)gate_up_list.n_sums;
-    down_list.jobs[j].first_counter += (int32_t)gate_up_list.n_counters;
-  }
-  device_put(down_list.device->jobs, down_list.jobs,
-             sizeof *down_list.jobs * (size_t)n_jobs);
-  float *device_weight = device_new(sizeof g.weight),
-        *device_y = device_new(sizeof(float) * TOKENS * D);
-  int *device_pair = device_new(sizeof g.pair_of);
-  device_put(device_weight, g.weight, sizeof g.weight);
-  device_put(device_pair, g.pair_of, sizeof g.pair_of);
-  int most = gate_up_list.max_stage_bytes > down_list.max_stage_bytes
-                 ? gate_up_list.max_stage_bytes
-                 : down_list.max_stage_bytes;
-  exl3_gpu_experts_args a = {
-      .gate_up = gate_up_list.device,
-      .down = down_list.device,
-      .scratch = {device_new(8 * (gate_up_list.n_sums + down_list.n_sums)),
-                  device_new(4 *
-                             (gate_up_list.n_counters + down_list.n_counters))},
-      .hidden = device_new(sizeof(float) * TOKENS * CHOICES * WIDTH),
-      .row_max = device_new(4 * TOKENS * CHOICES),
-      .row_counter = device_new(4 * EXPERTS),
-      .block_counter = device_new(4 * D / 128),
-      .weight = device_weight,
-      .part = device_new(sizeof(float) * TOKENS * CHOICES * D),
-      .pair_of = device_pair,
-      .y = device_y,
-      .n_tokens = n,
-      .n_choices = CHOICES,
-      .limit = LIMIT,
-      .max_rows = gate_up_list.max_rows,
-      .max_stage_bytes = most};
-  exl3_gpu_rotate_args rotate = {gate_up_list.device, NULL, 2 * n_jobs,
-                                 gate_up_list.max_rows};
-  err e = ERR_INIT;
-  float first[TOKENS * D];
-  for (int turn = 0; turn < 3; turn++) {
-    device_ok(cudaMemset(device_y, 0xff, sizeof(float) * TOKENS * D), "poison");
-    assert_int_equal(exl3_gpu_rotate_run(&rotate, NULL, &e), OK);
-    assert_int_equal(exl3_gpu_experts_run(&a, NULL, &e), OK);
-    device_ok(cudaDeviceSynchronize(), "experts");
-    device_get(y, device_y, sizeof(float) * (size_t)(n * D));
-    if (turn == 0)
-      memcpy(first, y, sizeof(float) * (size_t)(n * D));
-    assert_memory_equal(first, y, sizeof(float) * (size_t)(n * D));
-  }
-  void *used[] = {a.scratch.sums, a.scratch.counters, a.hidden, a.row_max,
-                  a.row_counter,  a.block_counter,    a.part,   device_weight,
-                  device_y,       device_pair};
-  for (size_t i = 0; i < sizeof used / sizeof *used; i++)
-    device_free(used[i]);
-  for (int j = 0; j < 2 * n_jobs; j++)
-    device_free((void *)(uintptr_t)gate_up_list.jobs[j].x);
-  fixture_list_release(&gate_up_list);
-  fixture_list_release(&down_list);
+    token_groups g;
+    group_tokens(s, t0, n, &g);
+    int n_jobs = g.n_jobs;
+    fixture_list gate_up_list, down_list;
+    fixture_list_init(&gate_up_list, g.gate_up, 2 * n_jobs, 1);
+    fixture_list_init(&down_list, g.down, n_jobs, 0);
+    send_rows(s, t0, &g, &gate_up_list);
+    /* Separate ranges of sums and counters for the two lists. */
+    for (int j = 0; j < n_jobs; j++) {
+        down_list.jobs[j].first_sum += (int32_t)gate_up_list.n_sums;
+        down_list.jobs[j].first_counter += (int32_t)gate_up_list.n_counters;
+    }
+    device_put(down_list.device->jobs, down_list.jobs, sizeof *down_list.jobs * (size_t)n_jobs);
+    float *device_weight = device_new(sizeof g.weight),
+          *device_y = device_new(sizeof(float) * TOKENS * D);
+    int *device_pair = device_new(sizeof g.pair_of);
+    device_put(device_weight, g.weight, sizeof g.weight);
+    device_put(device_pair, g.pair_of, sizeof g.pair_of);
+    int most = gate_up_list.max_stage_bytes > down_list.max_stage_bytes
+                   ? gate_up_list.max_stage_bytes
+                   : down_list.max_stage_bytes;
+    exl3_gpu_experts_args a = {.gate_up = gate_up_list.device,
+        .down = down_list.device,
+        .scratch = {device_new(8 * (gate_up_list.n_sums + down_list.n_sums)),
+            device_new(4 * (gate_up_list.n_counters + down_list.n_counters))},
+        .hidden = device_new(sizeof(float) * TOKENS * CHOICES * WIDTH),
+        .row_max = device_new(4 * TOKENS * CHOICES),
+        .row_counter = device_new(4 * EXPERTS),
+        .block_counter = device_new(4 * D / 128),
+        .weight = device_weight,
+        .part = device_new(sizeof(float) * TOKENS * CHOICES * D),
+        .pair_of = device_pair,
+        .y = device_y,
+        .n_tokens = n,
+        .n_choices = CHOICES,
+        .limit = LIMIT,
+        .max_rows = gate_up_list.max_rows,
+        .max_stage_bytes = most};
+    exl3_gpu_rotate_args rotate = {gate_up_list.device, NULL, 2 * n_jobs, gate_up_list.max_rows};
+    err e = ERR_INIT;
+    float first[TOKENS * D];
+    for (int turn = 0; turn < 3; turn++) {
+        device_ok(cudaMemset(device_y, 0xff, sizeof(float) * TOKENS * D), "poison");
+        assert_int_equal(exl3_gpu_rotate_run(&rotate, NULL, &e), OK);
+        assert_int_equal(exl3_gpu_experts_run(&a, NULL, &e), OK);
+        device_ok(cudaDeviceSynchronize(), "experts");
+        device_get(y, device_y, sizeof(float) * (size_t)(n * D));
+        if (turn == 0) memcpy(first, y, sizeof(float) * (size_t)(n * D));
+        assert_memory_equal(first, y, sizeof(float) * (size_t)(n * D));
+    }
+    void *used[] = {a.scratch.sums, a.scratch.counters, a.hidden, a.row_max, a.row_counter,
+        a.block_counter, a.part, device_weight, device_y, device_pair};
+    for (size_t i = 0; i < sizeof used / sizeof *used; i++)
+        device_free(used[i]);
+    for (int j = 0; j < 2 * n_jobs; j++)
+        device_free((void *)(uintptr_t)gate_up_list.jobs[j].x);
+    fixture_list_release(&gate_up_list);
+    fixture_list_release(&down_list);
 }
 
 /* The device's answer for token t in the form for one token. */
 static void gpu_row(const expert_set *s, int t, float *y) {
-  moe_expert table[EXPERTS] = {0};
-  for (int k = 0; k < EXPERTS; k++) {
-    table[k].w1.packed = s->gate[k].device;
-    table[k].w3.packed = s->up[k].device;
-    table[k].w2.packed = s->down[k].device;
-  }
-  moe_expert *experts = device_new(sizeof table);
-  int *pick = device_new(sizeof s->pick[t]);
-  float *weight = device_new(sizeof s->weight[t]),
-        *x = device_new(sizeof(float) * D);
-  device_put(experts, table, sizeof table);
-  device_put(pick, s->pick[t], sizeof s->pick[t]);
-  device_put(weight, s->weight[t], sizeof s->weight[t]);
-  device_put(x, s->x + t * D, sizeof(float) * D);
-  moe_row_args a = {.experts = experts,
-                    .expert = pick,
-                    .weight = weight,
-                    .x = x,
-                    .hidden = device_new(sizeof(float) * CHOICES * WIDTH),
-                    .y = device_new(sizeof(float) * D),
-                    .scale = device_new(sizeof(exl3_gpu_scale) * CHOICES),
-                    .sums = device_new(sizeof(int64_t) * CHOICES * D),
-                    .counters = device_new(4 * D / 128),
-                    .n_used = CHOICES,
-                    .n_experts = EXPERTS,
-                    .d = D,
-                    .n_ff = WIDTH,
-                    .max_k2 = 6,
-                    .limit = LIMIT};
-  for (int turn = 0; turn < 3;
-       turn++) { /* sums and counters must be left clean */
-    err e = ERR_INIT;
-    bool is_done = false;
-    device_ok(cudaMemset(a.y, 0xff, sizeof(float) * D), "poison");
-    assert_int_equal(moe_row_run(&a, NULL, &is_done, &e), OK);
-    assert_true(is_done);
-    device_ok(cudaDeviceSynchronize(), "experts of a row");
-  }
-  device_get(y, a.y, sizeof(float) * D);
-  void *used[] = {experts, pick,    weight, x,         a.hidden,
-                  a.y,     a.scale, a.sums, a.counters};
-  for (size_t i = 0; i < sizeof used / sizeof *used; i++)
-    device_free(used[i]);
+    moe_expert table[EXPERTS] = {0};
+    for (int k = 0; k < EXPERTS; k++) {
+        table[k].w1.packed = s->gate[k].device;
+        table[k].w3.packed = s->up[k].device;
+        table[k].w2.packed = s->down[k].device;
+    }
+    moe_expert *experts = device_new(sizeof table);
+    int *pick = device_new(sizeof s->pick[t]);
+    float *weight = device_new(sizeof s->weight[t]), *x = device_new(sizeof(float) * D);
+    device_put(experts, table, sizeof table);
+    device_put(pick, s->pick[t], sizeof s->pick[t]);
+    device_put(weight, s->weight[t], sizeof s->weight[t]);
+    device_put(x, s->x + t * D, sizeof(float) * D);
+    moe_row_args a = {.experts = experts,
+        .expert = pick,
+        .weight = weight,
+        .x = x,
+        .hidden = device_new(sizeof(float) * CHOICES * WIDTH),
+        .y = device_new(sizeof(float) * D),
+        .scale = device_new(sizeof(exl3_gpu_scale) * CHOICES),
+        .sums = device_new(sizeof(int64_t) * CHOICES * D),
+        .counters = device_new(4 * D / 128),
+        .n_used = CHOICES,
+        .n_experts = EXPERTS,
+        .d = D,
+        .n_ff = WIDTH,
+        .max_k2 = 6,
+        .limit = LIMIT};
+    for (int turn = 0; turn < 3; turn++) { /* sums and counters must be left clean */
+        err e = ERR_INIT;
+        bool is_done = false;
+        device_ok(cudaMemset(a.y, 0xff, sizeof(float) * D), "poison");
+        assert_int_equal(moe_row_run(&a, NULL, &is_done, &e), OK);
+        assert_true(is_done);
+        device_ok(cudaDeviceSynchronize(), "experts of a row");
+    }
+    device_get(y, a.y, sizeof(float) * D);
+    void *used[] = {experts, pick, weight, x, a.hidden, a.y, a.scale, a.sums, a.counters};
+    for (size_t i = 0; i < sizeof used / sizeof *used; i++)
+        device_free(used[i]);
 }
 
 static int by_number(const void *a, const void *b) {
-  return *(const int *)a - *(const int *)b;
+    return *(const int *)a - *(const int *)b;
 }
 
 static bool is_picked(const int *pick, int n, int k) {
-  for (int i = 0; i < n; i++) {
-    if (pick[i] == k)
-      return true;
-  }
-  return false;
+    for (int i = 0; i < n; i++) {
+        if (pick[i] == k) return true;
+    }
+    return false;
 }
 
 static void test_experts(void **state) {
-  (void)state;
-  static expert_set s;
-  for (int k = 0; k < EXPERTS; k++) {
-    const int in[3] = {D, WIDTH, k % 3 == 0 ? 4 : 6},
-              out[3] = {WIDTH, D, k % 3 == 0 ? 4 : 6};
-    fixture_matrix_init(&s.gate[k], in, 0, 100u + (unsigned)k);
-    fixture_matrix_init(&s.up[k], in, 0, 200u + (unsigned)k);
-    fixture_matrix_init(&s.down[k], out, 0, 300u + (unsigned)k);
-  }
-  fixture_values(s.x, TOKENS * D, 77);
-  for (int t = 0; t < TOKENS; t++) {
-    for (int c = 0; c < CHOICES; c++) {
-      s.pick[t][c] = (t * (t < 4 ? 1 : 5) + 3 * c) % EXPERTS;
-      if (c == 0)
-        s.pick[t][c] = 1; /* one expert that every token takes */
-      while (is_picked(s.pick[t], c, s.pick[t][c]))
-        s.pick[t][c] = (s.pick[t][c] + 2) % EXPERTS;
-      s.weight[t][c] = 0.2f + 0.1f * (float)c;
+    (void)state;
+    static expert_set s;
+    for (int k = 0; k < EXPERTS; k++) {
+        const int in[3] = {D, WIDTH, k % 3 == 0 ? 4 : 6}, out[3] = {WIDTH, D, k % 3 == 0 ? 4 : 6};
+        fixture_matrix_init(&s.gate[k], in, 0, 100u + (unsigned)k);
+        fixture_matrix_init(&s.up[k], in, 0, 200u + (unsigned)k);
+        fixture_matrix_init(&s.down[k], out, 0, 300u + (unsigned)k);
     }
-    /* The form for one token adds experts in ascending order. */
-    qsort(s.pick[t], CHOICES, sizeof s.pick[t][0], by_number);
-  }
-  static float together[TOKENS * D], alone[D], row[D], want[D];
-  gpu_tokens(&s, 0, TOKENS, together);
-  for (int t = 0; t < TOKENS; t++) {
-    gpu_tokens(&s, t, 1, alone);
-    assert_memory_equal(alone, together + t * D, sizeof alone);
-    gpu_row(&s, t, row);
-    assert_memory_equal(row, alone, sizeof alone);
-    cpu_token(&s, t, want);
-    double worst = 0, size = 0;
-    for (int i = 0; i < D; i++) {
-      worst = fmax(worst, fabs((double)alone[i] - (double)want[i]));
-      size = fmax(size, fabs((double)want[i]));
+    fixture_values(s.x, TOKENS * D, 77);
+    for (int t = 0; t < TOKENS; t++) {
+        for (int c = 0; c < CHOICES; c++) {
+            s.pick[t][c] = (t * (t < 4 ? 1 : 5) + 3 * c) % EXPERTS;
+            if (c == 0) s.pick[t][c] = 1; /* one expert that every token takes */
+            while (is_picked(s.pick[t], c, s.pick[t][c]))
+                s.pick[t][c] = (s.pick[t][c] + 2) % EXPERTS;
+            s.weight[t][c] = 0.2f + 0.1f * (float)c;
+        }
+        /* The form for one token adds experts in ascending order. */
+        qsort(s.pick[t], CHOICES, sizeof s.pick[t][0], by_number);
     }
-    /* exp differs by an ulp or two between the machines, which may move an
+    static float together[TOKENS * D], alone[D], row[D], want[D];
+    gpu_tokens(&s, 0, TOKENS, together);
+    for (int t = 0; t < TOKENS; t++) {
+        gpu_tokens(&s, t, 1, alone);
+        assert_memory_equal(alone, together + t * D, sizeof alone);
+        gpu_row(&s, t, row);
+        assert_memory_equal(row, alone, sizeof alone);
+        cpu_token(&s, t, want);
+        double worst = 0, size = 0;
+        for (int i = 0; i < D; i++) {
+            worst = fmax(worst, fabs((double)alone[i] - (double)want[i]));
+            size = fmax(size, fabs((double)want[i]));
+        }
+        /* exp differs by an ulp or two between the machines, which may move an
      * integer of the hidden row by one: 1/32512 of its maximum. */
-    if (!(worst <= 2e-5 * size))
-      fail_msg("token %d: off by %.3g of %.3g", t, worst, size);
-  }
-  for (int k = 0; k < EXPERTS; k++) {
-    fixture_matrix_release(&s.gate[k]);
-    fixture_matrix_release(&s.up[k]);
-    fixture_matrix_release(&s.down[k]);
-  }
+        if (!(worst <= 2e-5 * size)) fail_msg("token %d: off by %.3g of %.3g", t, worst, size);
+    }
+    for (int k = 0; k < EXPERTS; k++) {
+        fixture_matrix_release(&s.gate[k]);
+        fixture_matrix_release(&s.up[k]);
+        fixture_matrix_release(&s.down[k]);
+    }
 }
 
 static void test_arguments(void **state) {
-  (void)state;
-  err e = ERR_INIT;
-  exl3_gpu_rows_args rows = {.max_rows = 9, .max_stage_bytes = 1024};
-  assert_int_equal(exl3_gpu_rows_run(&rows, NULL, &e), ERR_ARG);
-  exl3_gpu_rotate_args rotate = {.n_jobs = EXL3_GPU_MAX_JOBS + 1,
-                                 .max_rows = 1};
-  assert_int_equal(exl3_gpu_rotate_run(&rotate, NULL, &e), ERR_ARG);
-  assert_true(strlen(e.msg) > 0);
+    (void)state;
+    err e = ERR_INIT;
+    exl3_gpu_rows_args rows = {.max_rows = 9, .max_stage_bytes = 1024};
+    assert_int_equal(exl3_gpu_rows_run(&rows, NULL, &e), ERR_ARG);
+    exl3_gpu_rotate_args rotate = {.n_jobs = EXL3_GPU_MAX_JOBS + 1, .max_rows = 1};
+    assert_int_equal(exl3_gpu_rotate_run(&rotate, NULL, &e), ERR_ARG);
+    assert_true(strlen(e.msg) > 0);
 }
 
 int main(void) {
-  int n = 0;
-  if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
-    print_message("skipped: no GPU\n");
-    return 77;
-  }
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_arguments), cmocka_unit_test(test_every_rate),
-      cmocka_unit_test(test_shapes),    cmocka_unit_test(test_lists),
-      cmocka_unit_test(test_many_rows), cmocka_unit_test(test_not_finite),
-      cmocka_unit_test(test_experts)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+    int n = 0;
+    if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
+        print_message("skipped: no GPU\n");
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_every_rate), cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_lists), cmocka_unit_test(test_many_rows),
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_experts)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
