@@ -27,7 +27,9 @@ check "before: status says not ready" eval 't status >/dev/null; [ $? = 41 ]'
 # What it would do.
 shown=$(t start --dry-run)
 check "dry run: names both ranks" has "$shown" 'worker: .*runs .*tandemd rank --ranks 2 --rank 1 --meet 192.168.100.10:29620'
+check "dry run: the memory of the head's rank" has "$shown" '^head:   memory: weights [0-9.]+ MiB, .*, 2 streams'
 check "dry run: starts nothing" no_ranks
+check "dry run: nothing is left behind" eval '! on head sh -c "ls {status}* 2>/dev/null"'
 
 # A lock that a killed command left.
 mkdir -p "$head_home/.local/state/tandem/pair"
@@ -121,4 +123,14 @@ check "stop: no rank is left" no_ranks
 check "stop: the state" pair_is stopped
 check "stop: again is no error" has "$(t stop)" 'nothing was running'
 
+
+# In a chat the words about the engine mean both machines, not one half.
+t start >/dev/null 2>&1
+before=$(t status --json | grep -o '"start_id":"[0-9a-f]*"' | head -n 1)
+shown=$(printf '/engine restart\n/quit\n' | t chat --plain 2>&1)
+check "chat: /engine restart starts both again" eval 'pair_is ready && [ "$(daemons head)" = 1 ] && [ "$(daemons worker)" = 1 ]'
+check "chat: with another id" eval '! t status --json | grep -q "$before"'
+shown=$(printf '/engine stop\n/quit\n' | t chat --plain 2>&1)
+check "chat: /engine stop stops both" no_ranks
+check "chat: and says so" has "$shown" 'both ranks have ended'
 done_testing
