@@ -86,6 +86,7 @@ static void answer(http_request *q, int status, struct MHD_Response *response) {
     if (response == NULL) return;
     MHD_add_response_header(response, "x-request-id", q->id);
     if (q->warning[0] != '\0') MHD_add_response_header(response, "x-tandem-warning", q->warning);
+    if (q->must_close) MHD_add_response_header(response, "Connection", "close");
     add_cors(q, response);
     begin_stall_time(q);
     q->late_answer = response;

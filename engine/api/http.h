@@ -35,6 +35,7 @@ struct http_request {
     bool is_http10;
     bool has_begun;      /* the head is whole; before, only connection and path are known */
     bool has_odd_target; /* a blank or a NUL byte in the path */
+    bool must_close;     /* where this request ends is not sure */
     bool has_answered;
     void *late_answer; /* the library would not take it yet; owned */
     bool is_busy;      /* counted in api_busy */

@@ -36,21 +36,43 @@ typedef struct listener {
     struct MHD_Daemon *daemon;
 } listener;
 
-/* The request of this thread's connection, from its first line on. The library's log is the only
- * place that tells of a request which it refuses by itself, and does not say whose it is. */
-static _Thread_local http_request *current;
+/* This thread's connection, from its first line on. The library's log is the only place that tells
+ * of a request which it refuses by itself, and does not say whose it is. */
+static _Thread_local struct {
+    const listener *l;
+    struct MHD_Connection *c;
+    http_request *q; /* NULL between two requests */
+} current;
 
 /* What the raw head of a request says that the library lets pass. */
 typedef struct head_look {
     int n_length, n_encoding, n_host;
     const char *encoding, *length;
-    bool has_control;
+    bool has_control, has_odd_name;
 } head_look;
 
-static bool has_control_byte(const char *s, size_t n, char lowest) {
+/* Characters of a header's name, as the standard has them. */
+static bool is_header_name(const char *s, size_t n) {
+    static const char others[] = "!#$%&'*+-.^_`|~";
+    for (size_t i = 0; i < n; i++) {
+        char c = s[i];
+        bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+        if (!is_plain && (c == '\0' || strchr(others, c) == NULL)) return false;
+    }
+    return n > 0;
+}
+
+/* The library joins a folded line to the name of its header and not to the value: one that says how
+ * long the body is would not be seen, and the body would count as the next request. */
+static bool is_folded_length(const char *name) {
+    return strncasecmp(name, "Content-Length", 14) == 0 ||
+           strncasecmp(name, "Transfer-Encoding", 17) == 0;
+}
+
+static bool has_control_byte(const char *s, size_t n) {
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)s[i];
-        if ((c < (unsigned char)lowest && c != '\t') || c == 0x7f) return true;
+        if ((c < 0x20 && c != '\t') || c == 0x7f) return true;
     }
     return false;
 }
@@ -67,9 +89,10 @@ static enum MHD_Result look_at_header(void *ctx, enum MHD_ValueKind kind, const 
         h->encoding = value;
     } else if (str_eq_nocase(key, "Host")) {
         h->n_host++;
+    } else {
+        h->has_odd_name |= !is_header_name(key, n_key) || is_folded_length(key);
     }
-    h->has_control |= has_control_byte(key, n_key, 0x21);
-    h->has_control |= value != NULL && has_control_byte(value, n_value, 0x20);
+    h->has_control |= value != NULL && has_control_byte(value, n_value);
     return MHD_YES;
 }
 
@@ -79,6 +102,7 @@ static int check_head(http_request *q, size_t max_body, api_error *e) {
     uint64_t length = 0;
     MHD_get_connection_values_n(q->connection, MHD_HEADER_KIND, look_at_header, &h);
     if (h.has_control) return api_bad(e, NULL, NULL, "a header holds a control character");
+    if (h.has_odd_name) return api_bad(e, NULL, NULL, "a header has a name that is none");
     if (q->has_odd_target) return api_bad(e, NULL, NULL, "the path holds a blank or a NUL byte");
     if (h.n_host == 0 && !q->is_http10) return api_bad(e, NULL, NULL, "the Host header is missing");
     if (h.n_host > 1) return api_bad(e, NULL, NULL, "more than one Host header");
@@ -220,6 +244,7 @@ static void begin_request(const listener *l, http_request *q, const request_line
     if (rc != OK) {
         refuse_head(q, &e);
     } else if (check_head(q, q->body.max, &e) != OK) {
+        q->must_close = true;
         http_fail(q, &e);
     }
 }
@@ -318,7 +343,7 @@ static void on_completed(
     const listener *l = ctx;
     http_request *q = *state;
     (void)code;
-    current = NULL;
+    current.q = NULL;
     if (q == NULL) return;
     watch_set(l->watch, watched_of(c), (uint64_t)l->a->options.idle_timeout_ms);
     MHD_set_connection_option(
@@ -350,28 +375,36 @@ static void on_connection(
 static void *on_line(void *ctx, const char *target, struct MHD_Connection *c) {
     const listener *l = ctx;
     watch_set(l->watch, watched_of(c), (uint64_t)l->a->options.head_timeout_ms);
-    current = request_new(l, c, target != NULL ? target : "");
-    return current;
+    current.l = l;
+    current.c = c;
+    current.q = request_new(l, c, target != NULL ? target : "");
+    return current.q;
 }
 
 /* What the library refuses by itself (a length that is no number, a broken chunk, a head without
  * end) it would answer with a page of HTML, and in some cases with two heads before it. It says so
  * in its log first, on the thread of the connection: that is where our answer takes the place of
  * its own. */
-static void on_refusal(http_request *q, int status) {
+static void on_refusal(int status) {
     api_error e;
-    if (q == NULL || q->has_answered) return;
-    api_name_route(q);
-    name_request(q);
-    bool is_chunked = http_header(q, "Transfer-Encoding") != NULL;
-    api_bad(
-        &e, NULL, NULL, "the request is no valid HTTP/1.1: see its lengths, chunks and headers");
-    if (status == 413 && !is_chunked)
-        api_set(&e, 413, "invalid_request_error", NULL, "the body is too large");
-    if (status == 414 || status == 431) {
-        api_set(&e, 431, "invalid_request_error", NULL, "the head of the request is too large");
+    if (current.c == NULL) return; /* the first line of all was none: the library's page it is */
+    http_request *q = current.q != NULL ? current.q : request_new(current.l, current.c, "");
+    if (!q->has_answered) {
+        api_name_route(q);
+        name_request(q);
+        bool is_chunked = http_header(q, "Transfer-Encoding") != NULL;
+        api_bad(&e, NULL, NULL,
+            "the request is no valid HTTP/1.1: see its lengths, chunks and headers");
+        if (status == 413 && !is_chunked)
+            api_set(&e, 413, "invalid_request_error", NULL, "the body is too large");
+        if (status == 414 || status == 431)
+            api_set(&e, 431, "invalid_request_error", NULL, "the head of the request is too large");
+        http_refuse(q, &e);
     }
-    http_refuse(q, &e);
+    if (current.q == NULL) {
+        count_request(q);
+        request_free(q);
+    }
 }
 
 static void on_log(void *ctx, const char *format, va_list ap) {
@@ -383,7 +416,7 @@ static void on_log(void *ctx, const char *format, va_list ap) {
     vsnprintf(text, sizeof text, format, ap);
     text[strcspn(text, "\n")] = '\0';
     LOG(LOG_DEBUG, "api", "http library", "message=\"%s\"", text);
-    if (str_starts(format, refusal)) on_refusal(current, va_arg(values, int));
+    if (str_starts(format, refusal)) on_refusal(va_arg(values, int));
     va_end(values);
 }
 

@@ -37,7 +37,8 @@ static const struct {
     {"http-033",
         "a chunk of that size is waited for, nothing is reserved, and the idle limit ends it", 0},
     {"http-048", "the value ends at the NUL byte and the rest of the line is dropped", 200},
-    {"http-046", "a folded header is joined to one value, as older HTTP allows", 200},
+    {"http-046", "the folded line is lost; where it would tell the length of a body it is refused",
+        200},
 };
 
 static void bad(runner *r, const char *want, const char *got) {

@@ -100,6 +100,12 @@ static void refusals_are_framed_once(void **state) {
         {CHAT HOST "Transfer-Encoding: chunked\r\n\r\n2\r\n{}xx", 400, false},
         {CHAT HOST "Transfer-Encoding: chunked\r\n\r\n-1\r\n", 400, false},
         {CHAT HOST "no colon\r\n\r\n", 400, false},
+        {CHAT HOST "Content-Length : 2\r\n\r\n{}", 400, false},
+        {CHAT HOST "x\xff: 2\r\n\r\n", 400, false},
+        {CHAT HOST "Content-Length:\r\n 2\r\n\r\n{}", 400, false},
+        {CHAT HOST "Transfer-Encoding:\r\n\tchunked\r\n\r\n0\r\n\r\n", 400, false},
+        {CHAT HOST "Content-Length: 1\r\n 0\r\n\r\n0123456789", 400, false},
+        {"GET /v1/models HTTP/1.2\r\n" HOST "\r\n", 400, false},
     };
     stub_server s;
     start(&s);
@@ -140,6 +146,17 @@ static void refusals_at_other_places(void **state) {
     wire_read(&w, &a, PATIENCE_MS);
     assert_int_equal(a.status, 400);
     assert_true(a.is_complete);
+    wire_answer_release(&a);
+    assert_true(wire_wait_closed(&w, PATIENCE_MS));
+    wire_close(&w);
+    static const char then_none[] = "GET /v1/models HTTP/1.1\r\n" HOST "\r\nGET /x\r\n\r\n";
+    send_raw(&w, &s, true, then_none, strlen(then_none));
+    wire_read(&w, &a, PATIENCE_MS);
+    assert_int_equal(a.status, 200);
+    wire_answer_release(&a);
+    wire_read(&w, &a, PATIENCE_MS);
+    assert_int_equal(a.status, 400);
+    assert_non_null(strstr(buf_cstr(&a.body), "\"error\""));
     wire_answer_release(&a);
     assert_true(wire_wait_closed(&w, PATIENCE_MS));
     wire_close(&w);
