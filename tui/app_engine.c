@@ -93,8 +93,7 @@ void app_start_engine(app *a, bool may_start) {
         .socket_path = a->socket_path, .model_dir = a->options->model_dir, .may_start = may_start};
     if (may_start && a->options->is_pair) {
         a->pair_word[0] = '\0';
-        app_pair_run(a, "start");
-        if (app_pair_is_at_work(a)) set_state(a, ENGINE_STARTING, NULL);
+        if (app_pair_run(a, "start")) set_state(a, ENGINE_STARTING, NULL);
         return;
     }
     if (a->start != NULL) launch_close(a->start);
@@ -194,12 +193,12 @@ void app_stop_engine(app *a, bool then_start) {
             app_hint(a, "no engine is running");
         return;
     }
-    a->is_stop_wanted = !is_away;
     if (a->options->is_pair) { /* rank 0 alone would be started again by its keeper */
         a->pair_word[0] = '\0';
-        app_pair_run(a, then_start ? "restart" : "stop");
+        if (app_pair_run(a, then_start ? "restart" : "stop")) a->is_stop_wanted = !is_away;
         return;
     }
+    a->is_stop_wanted = true;
     a->wants_start_again = then_start;
     if (client_request_start(a->engine, &q, (client_sink){on_stop, a}, &call, &e) != OK)
         app_hint(a, "%s", e.msg);

@@ -156,8 +156,8 @@ bool app_engine_is_ready(const app *a);
 
 /* app_pair.c: the verbs of two machines, each in a process of its own. */
 typedef struct app_pair app_pair;
-/* verb: start, stop or restart. */
-void app_pair_run(app *a, const char *verb);
+/* verb: start, stop or restart. False, with a hint, when another one is at work or it could not begin. */
+bool app_pair_run(app *a, const char *verb);
 void app_pair_step(app *a);
 bool app_pair_is_at_work(const app *a);
 /* Forgets the process; it goes on. */

@@ -49,12 +49,12 @@ static int make_log(app_pair *p, err *e) {
     return rc;
 }
 
-void app_pair_run(app *a, const char *verb) {
+bool app_pair_run(app *a, const char *verb) {
     char self[PATH_MAX];
     err e = ERR_INIT;
     if (a->pair != NULL) {
         app_hint(a, "tandem %s is at work; its log is %s", a->pair->verb, a->pair->path);
-        return;
+        return false;
     }
     app_pair *p = mem_alloc(sizeof *p);
     p->process = (launch_process){.pidfd = -1};
@@ -66,10 +66,11 @@ void app_pair_run(app *a, const char *verb) {
     if (rc != OK) {
         app_hint(a, "%s", e.msg);
         mem_free(p);
-        return;
+        return false;
     }
     a->pair = p;
     app_hint(a, "tandem %s works on both machines; it goes on when you leave", verb);
+    return true;
 }
 
 void app_pair_close(app *a) {

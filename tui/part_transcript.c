@@ -285,7 +285,7 @@ static void draw_empty(app *a, pen *p) {
     const char *text = "You can type already: the message is sent when the engine is ready.";
     if (g->state == ENGINE_READY)
         text = "Type a question and press Enter. /help lists the commands.";
-    else if (g->state == ENGINE_ABSENT && a->start == NULL)
+    else if (g->state == ENGINE_ABSENT)
         text = a->options->may_start
                    ? "No engine runs. Type a question and press Enter: that starts the engine."
                    : "No engine runs. /engine start starts it; what you type waits for it.";

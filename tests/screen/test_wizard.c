@@ -58,7 +58,11 @@ static void welcome_offers_the_demo_or_two_sparks(void **state) {
         screen_test t;
         char name[64];
         const look *l = &LOOKS[i];
-        const screen_setup s = {l->n_rows, l->n_columns, NULL, l->arguments, env, true, false};
+        const screen_setup s = {.n_rows = l->n_rows,
+            .n_columns = l->n_columns,
+            .arguments = l->arguments,
+            .env = env,
+            .without_daemon = true};
         screen_open(&t, &s);
         screen_run(&t, &s);
         screen_expect(&t, "Set up two Sparks");
