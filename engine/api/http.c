@@ -48,6 +48,7 @@ static const char *allowed_origin(const http_request *q) {
     const char *list = q->api->options.cors_origins;
     if (origin == NULL || list == NULL) return NULL;
     size_t n = strlen(origin);
+    if (strcspn(origin, "\r\n\t") != n) return NULL; /* it goes into a head of ours */
     while (*list != '\0') {
         size_t k = strcspn(list, ", ");
         if ((k == 1 && *list == '*') || (k == n && strncmp(list, origin, n) == 0)) return origin;

@@ -223,7 +223,7 @@ typedef struct request_line {
 
 /* The head is whole. */
 static void begin_request(const listener *l, http_request *q, const request_line *line) {
-    api_error e;
+    api_error e, wrong;
     const api_options *o = &l->a->options;
     q->has_begun = true;
     q->is_http10 = strcmp(line->version, "HTTP/1.0") == 0;
@@ -241,11 +241,12 @@ static void begin_request(const listener *l, http_request *q, const request_line
         return;
     }
     int rc = api_admit(q, &e);
+    /* Also of those who may not come in: what follows their head could count as a request. */
+    q->must_close = check_head(q, q->body.max, &wrong) != OK;
     if (rc != OK) {
         refuse_head(q, &e);
-    } else if (check_head(q, q->body.max, &e) != OK) {
-        q->must_close = true;
-        http_fail(q, &e);
+    } else if (q->must_close) {
+        http_fail(q, &wrong);
     }
 }
 

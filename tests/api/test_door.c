@@ -156,6 +156,27 @@ static void tls_serves(void **state) {
     stub_server_stop(&s);
 }
 
+/* What the library refuses by itself it answers wrongly, and past it nothing can be said here: the
+ * connection ends without a word, and the next client is served. */
+static void tls_clients_without_http_are_left(void **state) {
+    (void)state;
+    tls_call c;
+    stub_server s;
+    with_tls();
+    start_slow(&s, 0);
+    for (int i = 0; i < 2; i++) {
+        struct curl_slist *wrong = curl_slist_append(NULL, "Content-Length: -5");
+        tls_begin(&c, &s, CHAT, "{" HELLO "}");
+        if (i == 0) curl_easy_setopt(c.curl, CURLOPT_HTTPHEADER, wrong);
+        tls_perform(&c);
+        assert_int_equal(c.status, i == 0 ? 0 : 200);
+        assert_int_equal(c.rc == CURLE_OK, i == 1);
+        tls_end(&c);
+        curl_slist_free_all(wrong);
+    }
+    stub_server_stop(&s);
+}
+
 static void tls_handshakes_end_in_time(void **state) {
     (void)state;
     static const char hello[] = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
@@ -332,6 +353,21 @@ static int status_with(const stub_server *s, const char *line) {
     return status;
 }
 
+/* Nobody gets a second request in behind a head that hides how long its body is. */
+static void strangers_hide_no_request(const stub_server *s) {
+    static const char two[] = "POST " CHAT " HTTP/1.1\r\nHost: x\r\nContent-Length:\r\n 36\r\n\r\n"
+                              "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+    wire w;
+    wire_open_tcp(&w, s->port);
+    wire_send(&w, two, strlen(two));
+    while (!w.is_closed && wire_receive(&w, PATIENCE_MS)) {
+    }
+    assert_true(w.is_closed);
+    assert_non_null(strstr(buf_cstr(&w.in), "HTTP/1.1 401"));
+    assert_null(strstr(buf_cstr(&w.in), "HTTP/1.1 200"));
+    wire_close(&w);
+}
+
 static int status_of_remote(const stub_server *s) {
     err e = ERR_INIT;
     return api_endpoint_confirmed(s->api, "0.0.0.0", 0, "0.0.0.0", &e);
@@ -355,6 +391,7 @@ static void a_key_file_may_come_later(void **state) {
     assert_int_equal(status_with(&s, key_line), 401);
     assert_int_equal(chmod(place[KEYS], 0600), 0);
     assert_int_equal(status_with(&s, key_line), 200);
+    strangers_hide_no_request(&s);
     assert_int_equal(unlink(place[KEYS]), 0);
     assert_int_equal(status_with(&s, key_line), 401);
     assert_int_equal(status_with(&s, ""), 401);
@@ -651,6 +688,7 @@ static void two_headers_with_keys(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         ONE(tls_serves),
+        ONE(tls_clients_without_http_are_left),
         ONE(tls_handshakes_end_in_time),
         ONE(tls_clients_that_leave_free_the_slot),
         ONE(wrong_tls_files_are_named),
