@@ -122,12 +122,14 @@ int constraint_read(const json *body, gen_params *p, api_error *e) {
 
 /* ---- compiling ---- */
 
-/* How an engine error of a compile is told: the parameter is the pointer into the schema. */
+/* How an engine error of a compile is told: the parameter is the pointer into the schema. The
+ * sentence names the tool, which not every protocol has another place for. */
 static int fail_compile(const char *field, const err *why, api_error *e) {
+    const char *name = str_starts(why->place, field) ? why->place : field;
     if (why->code == ERR_MEMORY || why->code == ERR_INTERNAL) return api_from_err(e, why);
     const char *code =
         why->code == ERR_UNSUPPORTED || why->code == ERR_ARG ? "unsupported_schema" : NULL;
-    return api_bad(e, why->place[0] != '\0' ? why->place : field, code, "%s: %s", field, why->msg);
+    return api_bad(e, why->place[0] != '\0' ? why->place : field, code, "%s: %s", name, why->msg);
 }
 
 static grammar *find_locked(constraint_store *s, const buf *text) {

@@ -221,87 +221,86 @@ static void bad_requests_name_the_field(void **state) {
 
 /* The sentence is true whatever the size of the number, and the place is the one that the client
  * wrote, also where the body was translated. */
-static void refusals_are_exact(void **state) {
-    (void)state;
 #define SCHEMA(text)                                                                               \
     HELLO ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"type\":"  \
           "\"integer\"," text "}}}"
 #define CUSTOM "{\"type\":\"custom\",\"name\":\"p\"}"
 #define PIXEL "{\"type\":\"input_image\",\"image_url\":\"data:image/png;base64,AA==\"}"
-    static const struct {
-        const char *path, *fields, *param, *message;
-    } cases[] = {
-        {"chat/completions", HELLO ",\"max_tokens\":3000000000", "max_tokens", "exceed the window"},
-        {"chat/completions", HELLO ",\"max_tokens\":0", "max_tokens",
-            "max_tokens is 0; it must be at least 1"},
-        {"chat/completions", HELLO ",\"max_tokens\":99999999999999999999", "max_tokens",
-            "it must be at most 9223372036854775807"},
-        {"chat/completions", HELLO ",\"max_tokens\":-99999999999999999999", "max_tokens",
-            "it must be at least 1"},
-        {"chat/completions", HELLO ",\"max_tokens\":1e30", "max_tokens",
-            "max_tokens is 1e30; it must be at most 9223372036854775807"},
-        {"chat/completions", HELLO ",\"max_tokens\":1.5", "max_tokens", "must be an integer"},
-        {"chat/completions", HELLO ",\"n\":9000000000", "n",
-            "n is 9000000000; it must be from 1 to 8"},
-        {"chat/completions", SCHEMA("\"minimum\":1180591620717411303424"), "/minimum",
-            "only bounds between -10^18 and 10^18 can be enforced"},
-        {"chat/completions", SCHEMA("\"exclusiveMaximum\":-1e30"), "/exclusiveMaximum",
-            "only bounds between -10^18 and 10^18 can be enforced"},
-        {"chat/completions", SCHEMA("\"minimum\":5,\"maximum\":4"), NULL, "no value"},
-        {"chat/completions", HELLO ",\"tools\":[" CUSTOM "]", "tools[0].type", "must be function"},
-        {"chat/completions", HELLO ",\"tools\":[{\"type\":7,\"function\":{\"name\":\"f\"}}]",
-            "tools[0].type", "must be function"},
-        {"responses", "\"input\":\"hi\",\"max_output_tokens\":3000000000", "max_output_tokens",
-            "max_output_tokens is 3000000000"},
-        {"responses",
-            "\"input\":\"hi\",\"tools\":[{\"type\":\"web_search\"},{\"type\":\"custom\"}]",
-            "tools[1].name", "tools[1].name"},
-        {"responses",
-            "\"input\":\"hi\",\"tools\":[" CUSTOM
-            ",{\"type\":\"namespace\",\"name\":\"s\",\"tools\":[{\"name\":\"a\"},{\"name\":\"\"}]}]",
-            "tools[1].tools[1].name", "tools[1].tools[1].name"},
-        {"responses",
-            "\"input\":\"hi\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"strict\":true,"
-            "\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"str\"}}}}]",
-            "tools[0].parameters/properties/a/type", "not the name of a type"},
-        {"responses",
-            "\"instructions\":\"x\",\"input\":[{\"role\":\"user\",\"content\":\"a\"},"
-            "{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"b\"}," PIXEL "]}]",
-            "input[1].content", "input[1].content: this server has no vision part"},
-        {"responses",
-            "\"input\":[{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":"
-            "\"{}\"},{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":[" PIXEL "]}]",
-            "input[1].output", "no vision part"},
-        {"responses", "\"input\":[{\"role\":\"wizard\",\"content\":\"a\"}]", "input[0].role",
-            "input[0].role: must be"},
-        {"responses", "\"input\":\"hi\",\"reasoning\":{\"effort\":\"huge\"}", "reasoning.effort",
-            "reasoning.effort"},
-        {"responses", "\"input\":\"hi\",\"text\":{\"format\":{\"type\":\"json_schema\"}}",
-            "text.format.schema", "text.format.schema must be a JSON schema"},
-        {"messages", "\"max_tokens\":9,\"system\":\"x\"," HELLO ",\"stop_sequences\":[7]", NULL,
-            "stop_sequences must be a string or"},
-        {"messages",
-            "\"max_tokens\":9,\"system\":\"x\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"},"
-            "{\"role\":\"user\",\"content\":[{\"type\":\"image\",\"source\":{\"type\":\"url\",\"url\":"
-            "\"http://x/y.png\"}}]}]",
-            NULL, "messages[1].content: this server has no vision part"},
-        {"messages",
-            "\"max_tokens\":9," HELLO
-            ",\"tools\":[{\"type\":\"web_search_1\",\"name\":\"w\"},{\"name\":\"f\",\"strict\":true,"
-            "\"input_schema\":{\"type\":\"object\",\"minProperties\":\"x\"}}]",
-            NULL, "/minProperties"},
-    };
+static const struct {
+    const char *path, *fields, *param, *message;
+} refusals[] = {
+    {"chat/completions", HELLO ",\"max_tokens\":3000000000", "max_tokens", "exceed the window"},
+    {"chat/completions", HELLO ",\"max_tokens\":0", "max_tokens",
+        "max_tokens is 0; it must be at least 1"},
+    {"chat/completions", HELLO ",\"max_tokens\":99999999999999999999", "max_tokens",
+        "it must be at most 9223372036854775807"},
+    {"chat/completions", HELLO ",\"max_tokens\":-99999999999999999999", "max_tokens",
+        "it must be at least 1"},
+    {"chat/completions", HELLO ",\"max_tokens\":1e30", "max_tokens",
+        "max_tokens is 1e30; it must be at most 9223372036854775807"},
+    {"chat/completions", HELLO ",\"max_tokens\":1.5", "max_tokens", "must be an integer"},
+    {"chat/completions", HELLO ",\"n\":9000000000", "n", "n is 9000000000; it must be from 1 to 8"},
+    {"chat/completions", SCHEMA("\"minimum\":1180591620717411303424"), "/minimum",
+        "only bounds between -10^18 and 10^18 can be enforced"},
+    {"chat/completions", SCHEMA("\"exclusiveMaximum\":-1e30"), "/exclusiveMaximum",
+        "only bounds between -10^18 and 10^18 can be enforced"},
+    {"chat/completions", SCHEMA("\"minimum\":5,\"maximum\":4"), NULL, "no value"},
+    {"chat/completions", HELLO ",\"tools\":[" CUSTOM "]", "tools[0].type", "must be function"},
+    {"chat/completions", HELLO ",\"tools\":[{\"type\":7,\"function\":{\"name\":\"f\"}}]",
+        "tools[0].type", "must be function"},
+    {"responses", "\"input\":\"hi\",\"max_output_tokens\":3000000000", "max_output_tokens",
+        "max_output_tokens is 3000000000"},
+    {"responses", "\"input\":\"hi\",\"tools\":[{\"type\":\"web_search\"},{\"type\":\"custom\"}]",
+        "tools[1].name", "tools[1].name"},
+    {"responses",
+        "\"input\":\"hi\",\"tools\":[" CUSTOM
+        ",{\"type\":\"namespace\",\"name\":\"s\",\"tools\":[{\"name\":\"a\"},{\"name\":\"\"}]}]",
+        "tools[1].tools[1].name", "tools[1].tools[1].name"},
+    {"responses",
+        "\"input\":\"hi\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"strict\":true,"
+        "\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"str\"}}}}]",
+        "tools[0].parameters/properties/a/type", "not the name of a type"},
+    {"responses",
+        "\"instructions\":\"x\",\"input\":[{\"role\":\"user\",\"content\":\"a\"},"
+        "{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"b\"}," PIXEL "]}]",
+        "input[1].content", "input[1].content: this server has no vision part"},
+    {"responses",
+        "\"input\":[{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":"
+        "\"{}\"},{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":[" PIXEL "]}]",
+        "input[1].output", "no vision part"},
+    {"responses", "\"input\":[{\"role\":\"wizard\",\"content\":\"a\"}]", "input[0].role",
+        "input[0].role: must be"},
+    {"responses", "\"input\":\"hi\",\"reasoning\":{\"effort\":\"huge\"}", "reasoning.effort",
+        "reasoning.effort"},
+    {"responses", "\"input\":\"hi\",\"text\":{\"format\":{\"type\":\"json_schema\"}}",
+        "text.format.schema", "text.format.schema must be a JSON schema"},
+    {"messages", "\"max_tokens\":9,\"system\":\"x\"," HELLO ",\"stop_sequences\":[7]", NULL,
+        "stop_sequences must be a string or"},
+    {"messages",
+        "\"max_tokens\":9,\"system\":\"x\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"},"
+        "{\"role\":\"user\",\"content\":[{\"type\":\"image\",\"source\":{\"type\":\"url\",\"url\":"
+        "\"http://x/y.png\"}}]}]",
+        NULL, "messages[1].content: this server has no vision part"},
+    {"messages",
+        "\"max_tokens\":9," HELLO
+        ",\"tools\":[{\"type\":\"web_search_1\",\"name\":\"w\"},{\"name\":\"f\",\"strict\":true,"
+        "\"input_schema\":{\"type\":\"object\",\"minProperties\":\"x\"}}]",
+        NULL, "tools[1].input_schema/minProperties: "},
+};
+
+static void refusals_are_exact(void **state) {
+    (void)state;
     stub_server_options o = options(hello_pieces, 4);
     stub_server s;
     stub_server_start(&s, &o);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
         char path[64], body[1000];
-        snprintf(path, sizeof path, "/v1/%s", cases[i].path);
-        snprintf(body, sizeof body, "{%s}", cases[i].fields);
+        snprintf(path, sizeof path, "/v1/%s", refusals[i].path);
+        snprintf(body, sizeof body, "{%s}", refusals[i].fields);
         json *v = ask_json(&s, path, body, 400);
         const char *param = TEXT_AT(v, "error", "param"), *text = TEXT_AT(v, "error", "message");
-        bool is_right = cases[i].param == NULL || str_eq(param, cases[i].param);
-        if (!is_right || strstr(text, cases[i].message) == NULL) {
+        bool is_right = refusals[i].param == NULL || str_eq(param, refusals[i].param);
+        if (!is_right || strstr(text, refusals[i].message) == NULL) {
             fail_msg("%s: param %s, %s", body, param != NULL ? param : "null", text);
         }
         json_free(v);
