@@ -20,6 +20,7 @@
 #include "engine/base/json.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/base/secret.h"
 #include "engine/base/str.h"
 #include "engine/base/thread.h"
 #include "engine/base/version.h"
@@ -574,6 +575,7 @@ int main(int argc, char **argv) {
     daemon_state d = {.lock_fd = -1, .listen_fd = -1};
     err e = ERR_INIT;
     bool is_done = false;
+    secret_wipe_variable("HF_TOKEN");
     daemon_calm_memory();
 #ifdef TANDEM_CUDA
     kernels_add(kernels_cuda());

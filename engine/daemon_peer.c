@@ -47,6 +47,7 @@ static bool parse_start(char *line, meet_options *m) {
     uint64_t value = 0;
     if (strlen(line) != 64 + 1 + 16 || line[64] != ' ') return false;
     line[64] = '\0';
+    log_hide(line);
     for (const char *c = line + 65; *c != '\0'; c++) {
         const char *at = strchr(digits, *c);
         if (at == NULL) return false;

@@ -1,5 +1,6 @@
 /* URLs and the token: the small parts of hub_http.h that need no connection. */
 #include <curl/curl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +39,6 @@ hub_secret *hub_secret_new(const char *text) {
 
 void hub_secret_free(hub_secret *s) {
     if (s == NULL) return;
-    log_forget(s->text);
     explicit_bzero(s, sizeof *s);
     munmap(s, sizeof *s);
     secret_drop();
@@ -61,14 +61,31 @@ static int read_secret(const char *path, bool must_be_private, hub_secret **out,
     return rc;
 }
 
+/* A download goes on for hours: its environment, which others of the user can read, does not keep the
+ * token. Found once, it is kept until the process ends. */
+static bool take_variable(hub_secret **out) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static hub_secret *kept; /* guarded by the lock */
+    pthread_mutex_lock(&lock);
+    const char *text = getenv("HF_TOKEN");
+    if (text != NULL && text[0] != '\0') {
+        hub_secret_free(kept);
+        kept = hub_secret_new(text);
+        secret_wipe_variable("HF_TOKEN");
+    }
+    if (kept != NULL) *out = hub_secret_new(hub_secret_text(kept));
+    pthread_mutex_unlock(&lock);
+    return *out != NULL;
+}
+
 int hub_secret_find(const char *file, hub_secret **out, err *e) {
     *out = NULL;
-    if (file != NULL && file[0] != '\0') return read_secret(file, true, out, e);
-    const char *text = getenv("HF_TOKEN"), *path = getenv("HF_TOKEN_PATH");
-    if (text != NULL && text[0] != '\0') {
-        *out = hub_secret_new(text);
-        return OK;
+    if (file != NULL && file[0] != '\0') {
+        secret_wipe_variable("HF_TOKEN"); /* not needed then, and not to be left there */
+        return read_secret(file, true, out, e);
     }
+    if (take_variable(out)) return OK;
+    const char *path = getenv("HF_TOKEN_PATH");
     if (path != NULL && path[0] != '\0') return read_secret(path, true, out, e);
     const char *home = getenv("HF_HOME"), *user = getenv("HOME");
     buf usual = BUF_INIT;

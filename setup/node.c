@@ -5,6 +5,7 @@
 
 #include "engine/base/err.h"
 #include "engine/base/privilege.h"
+#include "engine/base/secret.h"
 #include "engine/base/str.h"
 #include "engine/base/version.h"
 #include "setup/node.h"
@@ -35,6 +36,7 @@ static int usage(FILE *out) {
 }
 
 int main(int argc, char **argv) {
+    secret_wipe_variable("HF_TOKEN");
     if (argc < 2) return usage(stderr);
     if (str_eq(argv[1], "--help") || str_eq(argv[1], "-h")) return usage(stdout);
     if (str_eq(argv[1], "--version")) {

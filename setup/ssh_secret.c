@@ -29,14 +29,12 @@ ssh_secret *ssh_secret_new(void) {
 
 void ssh_secret_free(ssh_secret *s) {
     if (s == NULL) return;
-    log_forget(s->text);
     explicit_bzero(s, sizeof *s);
     munmap(s, sizeof *s);
     secret_drop();
 }
 
 int ssh_secret_set(ssh_secret *s, const char *text, size_t n) {
-    log_forget(s->text);
     explicit_bzero(s, sizeof *s);
     if (n >= SSH_SECRET_MAX) return ERR_LIMIT;
     memcpy(s->text, text, n);

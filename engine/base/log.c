@@ -10,18 +10,27 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/err.h"
+#include "engine/base/rand.h"
 #include "engine/base/str.h"
 
 #define MAX_SECRETS 32
 #define SECRET_MAX 256
+#define TRACE_PRIME (((uint64_t)1 << 61) - 1)
+
+/* What is kept of a secret that no line may show: its length and a sum under a random base. The secret
+ * itself can be wiped by its holder. */
+typedef struct trace {
+    size_t len;
+    uint64_t sum, first; /* first: the base to the power of len - 1 */
+} trace;
 
 static struct {
     pthread_mutex_t lock; /* guards everything below it and keeps lines whole */
     log_options options;
     char node[64];
-    char secrets[MAX_SECRETS][SECRET_MAX];
-    int n_holders[MAX_SECRETS];
-    size_t n_secrets;
+    trace traces[MAX_SECRETS];
+    size_t n_traces;
+    uint64_t base;    /* of the sums, random; 0: not chosen yet */
     atomic_int level; /* -1: nothing is written */
 } g_log = {.lock = PTHREAD_MUTEX_INITIALIZER, .level = -1};
 
@@ -66,35 +75,71 @@ int log_level_parse(const char *name, log_level *out) {
     return ERR_ARG;
 }
 
+/* ---- secrets ---- */
+
+/* Polynomials over the numbers below 2^61 - 1. */
+static uint64_t times(uint64_t a, uint64_t b) {
+    unsigned __int128 x = (unsigned __int128)a * b;
+    uint64_t sum = (uint64_t)(x & TRACE_PRIME) + (uint64_t)(x >> 61);
+    return sum >= TRACE_PRIME ? sum - TRACE_PRIME : sum;
+}
+
+static uint64_t plus(uint64_t a, uint64_t b) {
+    uint64_t sum = a + b;
+    return sum >= TRACE_PRIME ? sum - TRACE_PRIME : sum;
+}
+
+static uint64_t byte_at(const char *text, size_t i) {
+    return (uint64_t)(unsigned char)text[i] + 1;
+}
+
+static uint64_t trace_of(const char *text, size_t n) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum = plus(times(sum, g_log.base), byte_at(text, i));
+    return sum;
+}
+
 void log_hide(const char *secret) {
     size_t n = strlen(secret);
     if (n < 6 || n >= SECRET_MAX) return;
     pthread_mutex_lock(&g_log.lock);
+    if (g_log.base == 0) {
+        rand_secret(&g_log.base, sizeof g_log.base);
+        g_log.base = g_log.base % (TRACE_PRIME - 1000) + 500;
+    }
+    trace t = {.len = n, .sum = trace_of(secret, n), .first = 1};
+    for (size_t i = 1; i < n; i++)
+        t.first = times(t.first, g_log.base);
     bool is_known = false;
-    for (size_t i = 0; i < g_log.n_secrets; i++) {
-        if (strcmp(g_log.secrets[i], secret) != 0) continue;
-        is_known = true;
-        g_log.n_holders[i]++;
+    for (size_t i = 0; i < g_log.n_traces; i++) {
+        if (g_log.traces[i].len == n && g_log.traces[i].sum == t.sum) is_known = true;
     }
-    if (!is_known && g_log.n_secrets < MAX_SECRETS) {
-        g_log.n_holders[g_log.n_secrets] = 1;
-        (void)str_copy(g_log.secrets[g_log.n_secrets++], SECRET_MAX, secret);
-    }
+    if (!is_known && g_log.n_traces < MAX_SECRETS) g_log.traces[g_log.n_traces++] = t;
     pthread_mutex_unlock(&g_log.lock);
 }
 
-void log_forget(const char *secret) {
-    pthread_mutex_lock(&g_log.lock);
-    for (size_t i = 0; i < g_log.n_secrets; i++) {
-        if (strcmp(g_log.secrets[i], secret) != 0) continue;
-        if (--g_log.n_holders[i] > 0) break;
-        size_t last = --g_log.n_secrets;
-        memcpy(g_log.secrets[i], g_log.secrets[last], SECRET_MAX);
-        g_log.n_holders[i] = g_log.n_holders[last];
-        explicit_bzero(g_log.secrets[last], SECRET_MAX);
-        break;
+/* Every window of the length is compared by its sum, which moves along the text. */
+static void redact_trace(const trace *t, char *text, size_t len) {
+    if (len < t->len) return;
+    uint64_t sum = trace_of(text, t->len);
+    for (size_t i = 0;;) {
+        bool is_it = sum == t->sum;
+        size_t by = is_it ? t->len : 1;
+        if (i + by + t->len > len) {
+            if (is_it) memset(text + i, '*', t->len);
+            return;
+        }
+        if (is_it) {
+            memset(text + i, '*', t->len);
+            sum = trace_of(text + i + by, t->len);
+        } else {
+            uint64_t out = times(byte_at(text, i), t->first);
+            sum = plus(sum, TRACE_PRIME - out);
+            sum = plus(times(sum, g_log.base), byte_at(text, i + t->len));
+        }
+        i += by;
     }
-    pthread_mutex_unlock(&g_log.lock);
 }
 
 void log_request(const char *id) {
@@ -123,14 +168,8 @@ static void redact_patterns(char *text, size_t len) {
 }
 
 static void redact_locked(char *text, size_t len) {
-    for (size_t i = 0; i < g_log.n_secrets; i++) {
-        size_t n = strlen(g_log.secrets[i]);
-        char *at = text;
-        while ((at = memmem(at, len - (size_t)(at - text), g_log.secrets[i], n)) != NULL) {
-            memset(at, '*', n);
-            at += n;
-        }
-    }
+    for (size_t i = 0; i < g_log.n_traces; i++)
+        redact_trace(&g_log.traces[i], text, len);
     redact_patterns(text, len);
 }
 

@@ -38,10 +38,9 @@ bool log_on(log_level level);
 /* "error", "warn", "info", "debug" -> level; OK or ERR_ARG. */
 int log_level_parse(const char *name, log_level *out);
 const char *log_level_name(log_level level);
-/* Every later line hides this text (at least 6 characters; at most 32 secrets are kept). */
+/* Every later line hides this text (6 to 255 characters, at most 32 texts). Only its length and a sum of
+ * it are kept, so that the caller can wipe it. */
 void log_hide(const char *secret);
-/* Takes one log_hide back; with the last one the copy here is wiped. Unknown texts are ignored. */
-void log_forget(const char *secret);
 /* Request id shown on this thread's lines until it is set to NULL; copied, cut at 63 characters. */
 void log_request(const char *id);
 /* Replaces secrets in a text of len bytes in place by '*' of the same length. */

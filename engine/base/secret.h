@@ -11,4 +11,8 @@ void secret_drop(void);
  * inherited. */
 void secret_drop_in_child(void);
 
+/* For programs that live long: a token in the environment would be there for all of their life, and
+ * for that of their children. Overwrites it where it stands and unsets it. */
+void secret_wipe_variable(const char *name);
+
 #endif

@@ -4,6 +4,7 @@
 # O_DIRECT copy on the same disk and iperf3 with the same stream count. Each is done three times and
 # the best counts. BENCH_DIR is the disk, OUT the programs.
 set -eu
+export TANDEM_ALLOW_ROOT=1
 mib=${1:-2048} streams=${2:-8}
 out=${OUT:-build}
 for tool in iperf3 ip dd sha256sum; do

@@ -39,7 +39,7 @@ on() {
     shift
     home=$(node_home "$node")
     nsenter -t "$(node_pid "$node")" -m -u -i -n -p -- env -i HOME="$home" USER=root LOGNAME=root \
-        SHELL=/bin/bash TERM="${TERM:-dumb}" LC_ALL=C.UTF-8 "PATH=$work/$node/bin:$nodes_path" \
+        SHELL=/bin/bash TANDEM_ALLOW_ROOT=1 TERM="${TERM:-dumb}" LC_ALL=C.UTF-8 "PATH=$work/$node/bin:$nodes_path" \
         "${node_env[@]}" "$@"
 }
 at() { on "$1" setsid -f "${@:2}" </dev/null >>"$work/$1/at.log" 2>&1; }
@@ -123,7 +123,7 @@ PermitRootLogin yes
 MaxSessions 64
 MaxStartups 100
 PrintMotd no
-SetEnv LC_ALL=C.UTF-8 PATH=$dir/bin:$nodes_path
+SetEnv TANDEM_ALLOW_ROOT=1 LC_ALL=C.UTF-8 PATH=$dir/bin:$nodes_path
 Subsystem sftp internal-sftp
 END
     on "$1" cp "$dir/host" /etc/ssh/ssh_host_ed25519_key

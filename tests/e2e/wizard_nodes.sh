@@ -19,6 +19,15 @@ worker_kill() {
     on worker sh -c 'for p in /proc/[0-9]*; do case $(cat "$p/comm" 2>/dev/null) in
         tandemd | tandem-node) kill -9 "${p#/proc/}" ;; esac; done; true'
 }
+# The worker as another program of the network: the status of a request to the head's endpoint.
+worker_asks() { # PLACE STATUS [KEY]
+    local line
+    line=$(on worker bash -c 'exec 3<>"/dev/tcp/${1%:*}/${1#*:}" || exit 1
+        printf "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%s\r\n" "${2:+Authorization: Bearer $2
+}" >&3; head -n 1 <&3' bash "$1" "${3-}")
+    echo "$line"
+    [ "$(echo "$line" | cut -d" " -f2)" = "$2" ]
+}
 # The worker's data folder is on a disk of its own, of so many MiB.
 worker_disk() {
     mkdir -p "$worker_home/data"
@@ -44,8 +53,8 @@ node_sshd worker stop
 node_disk head "$head_home/data" 12
 worker_disk 16
 mkfifo "$work/asked" "$work/said"
-node_env=("TANDEM_ALLOW_ROOT=1" "OUT=$out" "TANDEM_SOURCE_DIR=$top" "WORLD=$work" "HEAD_HOME=$head_home" "WORKER_HOME=$worker_home"
-    "WORKER_IP=$worker_ip" "WORKER_PASSWORD=$worker_password" "HEAD_IP_A=$head_ip_a" "MODEL=$model"
+node_env=("OUT=$out" "TANDEM_SOURCE_DIR=$top" "WORLD=$work" "HEAD_HOME=$head_home" "WORKER_HOME=$worker_home"
+    "WORKER_IP=$worker_ip" "HEAD_IP=$head_ip" "WORKER_PASSWORD=$worker_password" "HEAD_IP_A=$head_ip_a" "MODEL=$model"
     "ASAN_OPTIONS=${ASAN_OPTIONS:-}" "UBSAN_OPTIONS=${UBSAN_OPTIONS:-}" "TSAN_OPTIONS=${TSAN_OPTIONS:-}"
     "LSAN_OPTIONS=${LSAN_OPTIONS:-}")
 exec 7<>"$work/asked" 8<>"$work/said"

@@ -191,6 +191,50 @@ k 0 keep --detach && order 0 eeeeeeeeeeeeeeee ',"peer_s":1,"log_keep":2' | k 0 k
 k 1 keep --detach && order 1 eeeeeeeeeeeeeeee ',"peer_s":1,"log_keep":2' | k 1 keeper start >/dev/null
 wait_for 20 both_are ready
 check "logs: as many as were asked for" is "$(ls "$logs" | grep -c '^rank0-')" 2
+# While a secret is held the process is in no core dump, and its memory is not its user's to read: the
+# files in /proc are root's then. Seen as a user without rights, which root in a container can become.
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
+    chmod 755 "$work"
+    mkdir -p "$work/h9" "$work/r9" && chown 65534:65534 "$work/h9" "$work/r9" && chmod 700 "$work/r9"
+    as_user() {
+        env -u TANDEM_ALLOW_ROOT HOME="$work/h9" XDG_CONFIG_HOME= XDG_STATE_HOME= XDG_RUNTIME_DIR="$work/r9" \
+            setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
+    }
+    memory_is_of() { [ "$(stat -c %u "/proc/$1/mem" 2>/dev/null)" = "$2" ]; }
+    as_user "$node" keep --stay </dev/null >/dev/null 2>&1 &
+    u() { as_user "$node" keeper "$1"; }
+    waits() { u status | grep -q '"stays":true'; }
+    check "dumps: a keeper of a user without rights" wait_for 20 waits
+    pid=$(u status | grep -o '"pid":[0-9]*' | head -n 1 | cut -d: -f2)
+    check "dumps: without an order like any process" memory_is_of "$pid" 65534
+    order 0 abababababababab ',"peer_s":30' | u start >/dev/null
+    check "dumps: none with the secret of a start" memory_is_of "$pid" 0
+    u stop >/dev/null
+    check "dumps: after the stop as before" wait_for 20 memory_is_of "$pid" 65534
+    u quit >/dev/null
+    printf '%s 0000000000000001\n' "$secret" | as_user "$out/tandemd" rank --ranks 2 --rank 1 \
+        --meet "127.0.0.1:$port" --meet-timeout 20 --model "$model" >"$work/rank9.log" 2>&1 &
+    rank=$!
+    rank_of_user() { pgrep -n -x tandemd -u 65534; }
+    is_held() { pid=$(rank_of_user) && memory_is_of "$pid" 0; }
+    check "dumps: none of a rank that meets the other" wait_for 20 is_held
+    pid=$(rank_of_user) && kill -TERM "$pid"
+    wait "$rank"
+else
+    skip_one "no root or no setpriv: whether secrets stay out of core dumps is not seen here"
+fi
+
+# Whoever lets another machine in is no root.
+if [ "$(id -u)" = 0 ]; then
+    for verb in keep receive send prepare "probe 127.0.0.1" "wipe /nonexistent"; do
+        # shellcheck disable=SC2086
+        shown=$(env -u TANDEM_ALLOW_ROOT "$node" $verb 2>&1 </dev/null)
+        check "root: tandem-node $verb is refused" is $? 20
+        check "root: and says why: $verb" has "$shown" 'does not run as root; start it as your own user'
+    done
+    shown=$(echo x | env -u TANDEM_ALLOW_ROOT "$out/tandemd" rank --ranks 2 --rank 1 --meet 192.0.2.1:9 --model "$model" 2>&1)
+    check "root: a rank of two machines is refused" has "$shown" 'a rank of two machines does not run as root'
+fi
 check "a port nobody holds" has "$("$node" port $port)" '"listening":false'
 
 done_testing

@@ -74,6 +74,24 @@ static void secrets_are_hidden(void **state) {
     buf_release(&lines);
 }
 
+/* The secret may be wiped by its holder: what is kept finds it and is not it. */
+static void hidden_at_every_place_of_a_line(void **state) {
+    (void)state;
+    static const char *const lines_in[] = {"open sesame", "xopen sesame", "open sesamex",
+        "open sesameopen sesame", "oopen sesame!", "open sesam", "open Sesame", "ppen sesame"};
+    static const char *const lines_out[] = {"***********", "x***********", "***********x",
+        "**********************", "o***********!", "open sesam", "open Sesame", "ppen sesame"};
+    char secret[] = "open sesame";
+    log_hide(secret);
+    explicit_bzero(secret, sizeof secret);
+    for (size_t i = 0; i < sizeof lines_in / sizeof lines_in[0]; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "%s", lines_in[i]);
+        log_redact(text, strlen(text));
+        assert_string_equal(text, lines_out[i]);
+    }
+}
+
 static void one_place_is_limited(void **state) {
     (void)state;
     buf lines = BUF_INIT;
@@ -220,6 +238,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_line_stands_alone),
         cmocka_unit_test(secrets_are_hidden),
+        cmocka_unit_test(hidden_at_every_place_of_a_line),
         cmocka_unit_test(one_place_is_limited),
         cmocka_unit_test(long_lines_are_cut),
         cmocka_unit_test(goes_to_a_descriptor),
