@@ -304,7 +304,7 @@ static void an_overdue_step_is_not_ready(void **state) {
     }
     buf_reset(&body);
     pair_read_one(&w, &body);
-    assert_non_null(strstr(buf_cstr(&body), "\"usage\""));
+    if (strstr(buf_cstr(&body), "\"usage\"") == NULL) fail_msg("no reply: %s", buf_cstr(&body));
     pair_wait_ready();
     wire_close(&w);
     buf_release(&body);
