@@ -394,6 +394,10 @@ static void do_engine(app *a, const char *args) {
         app_hint(a, "write it as: /engine start, stop or restart");
 }
 
+static void do_cache(app *a, const char *args) {
+    app_cache_command(a, args);
+}
+
 static void do_keys(app *a, const char *args) {
     buf out = BUF_INIT;
     (void)args;
@@ -440,6 +444,7 @@ static const command_fn COMMANDS[SLASH_COUNT] = {
     [SLASH_STATUS] = do_status,
     [SLASH_MODEL] = do_status,
     [SLASH_ENGINE] = do_engine,
+    [SLASH_CACHE] = do_cache,
     [SLASH_KEYS] = do_keys,
     [SLASH_QUIT] = do_quit,
 };

@@ -147,6 +147,9 @@ const char *app_time_of(int64_t wall_ms, char out[16]);
 /* app_engine.c: attaching to the engine, starting and stopping it. */
 void app_start_engine(app *a, bool may_start);
 void app_stop_engine(app *a, bool then_start);
+/* app_cache.c: /cache, and its wipe after the yes. */
+void app_cache_command(app *a, const char *args);
+void app_wipe_cache(app *a);
 /* What is due by now: steps a start, asks for the state, looks for an engine that came by itself.
  */
 void app_engine_tick(app *a);

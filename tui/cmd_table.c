@@ -392,7 +392,7 @@ static const cmd_entry ENTRIES[] = {
         "stopped anywhere and goes on at the same step. Without a terminal, or with --plain, it asks "
         "line by line. --dry-run prints the plan and its id; --yes --plan ID carries out exactly that "
         "plan. Answers are settings (see tandem.conf) and ACCEPT_HOST_KEY=SHA256:..., "
-        "ACCEPT_WARNINGS=yes, INSTALL_UNITS=on|off.",
+        "ACCEPT_WARNINGS=yes, API_KEY_LABEL=LABEL, CONFIRM_ADDRESS=ADDRESS, INSTALL_UNITS=on|off.",
         SETUP_OPTIONS, COMPLETE_NONE, cmd_setup},
     {"undo", "list", "", 0, 0, "what set-up changed on both machines", NULL, JSON_ONLY,
         COMPLETE_NONE, cmd_undo_list},
@@ -449,7 +449,8 @@ static const cmd_entry ENTRIES[] = {
     {"serve", NULL, "", 0, 0, "the engine with its OpenAI-compatible HTTP endpoint",
         "In the foreground the process becomes the engine and ends with Ctrl-C; with --detach it "
         "goes to the background. On 127.0.0.1 no key is needed; any other address needs a key file "
-        "and the address typed again. See tandem-api(7) for the settings of each client.",
+        "and the address typed again, unless tandem api on kept it before. See tandem-api(7) for the "
+        "settings of each client.",
         SERVE_OPTIONS, COMPLETE_NONE, cmd_serve},
     {"api", "key", "new|list|revoke [LABEL]", 1, 2, "keys of the HTTP endpoint",
         "A new key is shown once; the file keeps its digest. A running engine notices changes.",
@@ -627,6 +628,8 @@ static const slash_entry SLASHES[] = {
     {SLASH_STATUS, "status", "", "state of the engine", COMPLETE_NONE, BOTH},
     {SLASH_MODEL, "model", "", "the model in use", COMPLETE_NONE, BOTH},
     {SLASH_ENGINE, "engine", "start|stop|restart", "control the engine", COMPLETE_ENGINE, BOTH},
+    {SLASH_CACHE, "cache", "[wipe]", "what is kept of earlier prompts; wipe forgets it",
+        COMPLETE_NONE, BOTH},
     {SLASH_KEYS, "keys", "", "the key table", COMPLETE_NONE, SLASH_IN_SCREEN},
     {SLASH_QUIT, "quit", "", "leave; everything is kept", COMPLETE_NONE, BOTH},
 };

@@ -99,6 +99,7 @@ typedef enum slash_id {
     SLASH_STATUS,
     SLASH_MODEL,
     SLASH_ENGINE,
+    SLASH_CACHE,
     SLASH_KEYS,
     SLASH_QUIT,
     SLASH_COUNT

@@ -91,6 +91,7 @@ typedef enum {
     ACTION_SETUP_NEWER,
     ACTION_SETUP_WHY,
     ACTION_SETUP_STOP, /* no key: the button Stop, after a yes */
+    ACTION_CACHE_WIPE, /* no key: /cache wipe, after a yes */
     N_ACTIONS
 } key_action;
 

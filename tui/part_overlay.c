@@ -266,6 +266,7 @@ static void choose(app *a) {
     if (confirmed == ACTION_STOP_ENGINE) app_stop_engine(a, false);
     if (confirmed == ACTION_RESTART) app_stop_engine(a, true);
     if (confirmed == ACTION_SETUP_STOP) wizard_stop(a->wizard, false);
+    if (confirmed == ACTION_CACHE_WIPE) app_wipe_cache(a);
 }
 
 static void step_choice(app *a, int by) {

@@ -387,6 +387,33 @@ static int do_quit(plain *p, const char *args, err *e) {
     return OK;
 }
 
+/* The yes is a word of the command: a line that is read aloud has no dialog. */
+static int do_cache(plain *p, const char *args, err *e) {
+    json *v = NULL;
+    buf body = BUF_INIT;
+    int64_t n = 0;
+    bool is_wipe = str_eq(args, "wipe yes");
+    if (args[0] != '\0' && !is_wipe)
+        return err_set(e, ERR_ARG,
+            "/cache tells what is kept of earlier prompts; /cache wipe yes "
+            "forgets all of it");
+    const client_request q = {
+        .path = "/tandem/v1/cache", .limits = {.total_ms = 30000}, .is_delete = is_wipe};
+    int rc = client_fetch(p->client, &q, &body, NULL, e);
+    if (rc == OK) rc = json_parse(buf_cstr(&body), body.len, NULL, &v, e);
+    (void)json_i64(json_get(v, is_wipe ? "entries" : "n_entries"), &n);
+    if (rc == OK && is_wipe) {
+        plain_say("forgotten: %lld%s", (long long)n,
+            cmd_pair_applies(p->options->args) ? "; for the disk of the worker: tandem cache wipe"
+                                               : "");
+    } else if (rc == OK) {
+        plain_say("%lld beginnings of prompts are kept", (long long)n);
+    }
+    json_free(v);
+    buf_release(&body);
+    return rc;
+}
+
 static const command_fn COMMANDS[SLASH_COUNT] = {
     [SLASH_HELP] = do_help,
     [SLASH_NEW] = do_new,
@@ -412,6 +439,7 @@ static const command_fn COMMANDS[SLASH_COUNT] = {
     [SLASH_STATUS] = do_status,
     [SLASH_MODEL] = do_model,
     [SLASH_ENGINE] = do_engine,
+    [SLASH_CACHE] = do_cache,
     [SLASH_QUIT] = do_quit,
 };
 
