@@ -419,7 +419,7 @@ static int put_fields(writer *t, const json *body) {
 
 int messages_to_chat(
     const json *body, const messages_options *o, body_places *places, json **out, api_error *e) {
-    static const char *fields[][2] = {{"stop", "stop_sequences"},
+    static const char *const fields[][2] = {{"stop", "stop_sequences"},
         {"reasoning_effort", "output_config.effort"}, {"thinking_budget", "thinking.budget_tokens"},
         {"response_format.json_schema.schema", "output_config.format.schema"},
         {"response_format", "output_config.format"}};

@@ -503,7 +503,7 @@ static int refuse_stored(const json *body, api_error *e) {
 
 int responses_to_chat(
     const json *body, const known_calls *known, body_places *places, json **out, api_error *e) {
-    static const char *fields[][2] = {{"max_tokens", "max_output_tokens"},
+    static const char *const fields[][2] = {{"max_tokens", "max_output_tokens"},
         {"reasoning_effort", "reasoning.effort"},
         {"response_format.json_schema.schema", "text.format.schema"},
         {"response_format", "text.format"}, {"response_format.type", "text.format.type"}};

@@ -10,9 +10,9 @@
 
 /* What a protocol calls the things of a chat body. */
 typedef struct body_words {
-    const char *list;   /* messages */
-    const char *schema; /* the schema of a tool */
-    const char *(*fields)[2];
+    const char *list;               /* messages */
+    const char *schema;             /* the schema of a tool */
+    const char *const (*fields)[2]; /* the chat name and the own one */
     size_t n_fields;
 } body_words;
 
