@@ -9,7 +9,8 @@ nodes_start
 nodes_trust
 nodes_settings
 # Where the model is not beside the program (a build folder elsewhere) the nodes share it by path.
-[ -f "$out/../templates/demo-model/config.json" ] || node_env+=("TANDEM_MODEL_DIR=$model")
+[ -f "$out/../templates/demo-model/config.json" ] || [ -f "$out/../../templates/demo-model/config.json" ] ||
+    node_env+=("TANDEM_MODEL_DIR=$model")
 node_env+=("TANDEM_CONTEXT=4096" "TANDEM_PARALLEL=2" "TANDEM_STOP_TIMEOUT=5")
 
 t() { on head "$tandem" "$@"; }
@@ -122,6 +123,66 @@ check "stop: ends well" is "$?" 0
 check "stop: no rank is left" no_ranks
 check "stop: the state" pair_is stopped
 check "stop: again is no error" has "$(t stop)" 'nothing was running'
+
+# Nothing of it runs as root, nor a helper on the worker.
+shown=$(on head env -u TANDEM_ALLOW_ROOT "$tandem" start 2>&1)
+check "root: a start is refused" is $? 20
+check "root: with what to do instead" has "$shown" 'the pair does not run as root; start it as your own user'
+for words in "download" "copy" "node trust" "link apply --yes" "service install"; do
+    # shellcheck disable=SC2086
+    shown=$(on head env -u TANDEM_ALLOW_ROOT "$tandem" $words 2>&1 </dev/null)
+    check "root: $words" has "$shown" 'does not run as root'
+done
+
+# Other machines: a key, the owner's word for this very address, and only then.
+t config set API on >/dev/null && t config set API_BIND "$head_ip" >/dev/null
+shown=$(t start 2>&1)
+check "others: no key, no start" is $? 20
+check "others: which says how to make one" has "$shown" 'holds no API key; make one with: tandem api key new'
+key=$(t api key new laptop 2>/dev/null)
+shown=$(t start 2>&1)
+check "others: the settings do not confirm themselves" is $? 20
+check "others: and it says how" has "$shown" "was not confirmed yet; confirm it once with: tandem api on --bind $head_ip"
+shown=$(t api on --confirm-remote 10.99.7.9 2>&1 </dev/null)
+check "others: another address is not this one" is $? 20
+shown=$(t api on --bind 10.99.7.9 --confirm-remote 10.99.7.9 2>&1 </dev/null)
+check "others: an address that is not here" has "$shown" "no interface of this machine has the address 10.99.7.9; it has .*$head_ip \($rail_m\)"
+shown=$(t api on --confirm-remote "$head_ip" 2>&1 </dev/null)
+check "others: confirmed" has "$shown" "the endpoint is on: http://$head_ip:8888/v1, from the next start"
+check "others: it is kept with the address" is "$(t config get API_CONFIRMED)" "$head_ip"
+node_env+=("TANDEM_CACHE_DISK_GIB=1")
+shown=$(t start 2>&1)
+code=$?
+check "others: now it starts" test "$code" = 0 -o "$code" = 10
+worker_asks() { # KEY
+    on worker bash -c 'exec 3<>"/dev/tcp/$1/8888" || exit 1
+        printf "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%s\r\n" "${2:+Authorization: Bearer $2
+}" >&3; head -n 1 <&3' bash "$head_ip" "${1-}" | cut -d' ' -f2
+}
+check "others: with the key" is "$(worker_asks "$key")" 200
+check "others: without" is "$(worker_asks)" 401
+check "others: the key is in no argument, environment or file" eval '! on head sh -c "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null" | grep -aqF "$key" &&
+    ! grep -rqF "$key" "$head_home" "$worker_home/.local" "$worker_home/data" 2>/dev/null'
+
+# The cache of prompts goes in one step, from both machines.
+t ask 'What is 12 + 30?' >/dev/null
+shown=$(t cache list --json)
+check "cache: something is kept" has "$shown" '"n_entries":[1-9]'
+left=$worker_home/data/cache/0123456789abcdef
+mkdir -p "$left" && echo old >"$left/segment-0000000001" && echo mine >"$left/notes" && ln -s "$worker_home" "$worker_home/data/cache/fedcba9876543210"
+t cache wipe >/dev/null 2>&1 </dev/null
+check "cache: not without a word" is $? 30
+shown=$(t cache wipe --yes --json)
+check "cache: wiped" is $? 0
+check "cache: what the engine held" has "$shown" '"engine":true,"entries":[1-9]'
+check "cache: what lay on the worker" has "$shown" '"worker":\{"files":1,"bytes":4\}'
+check "cache: no file of it on either" eval '! ls -R "$head_home/data/cache" "$worker_home/data/cache" | grep -qE "segment-|manifest-"'
+check "cache: other files stay, links are not followed" test -f "$left/notes" -a -d "$worker_home/data/.tandem"
+check "cache: the list is empty" has "$(t cache list --json)" '"n_entries":0'
+check "cache: answers go on" has "$(t ask 'What is 12 + 30?')" '42'
+shown=$(t api off)
+check "others: off again" eval 'has "$shown" "the endpoint is off" && [ -z "$(worker_asks "$key" 2>/dev/null)" ]'
+t stop >/dev/null
 
 
 # In a chat the words about the engine mean both machines, not one half.
