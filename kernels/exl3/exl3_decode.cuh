@@ -74,8 +74,32 @@ __device__ __forceinline__ void exl3_states(
         s[2] = r & 0xffffu;
         s[1] = __byte_perm(m, 0, 0x4421);
         s[0] = __byte_perm(r, 0, 0x4421);
+    } else if constexpr (K == 5) {
+        /* v: the 32 bits that end the last window, w: the 32 that end the fourth. */
+        uint32_t v = __funnelshift_r(lo, mid, shift), u = __funnelshift_r(mid, hi, shift);
+        uint32_t w = __funnelshift_r(v, u, 20);
+        s[7] = v & 0xffffu;
+        s[6] = exl3_window_mul(v, p.p10 * 2);
+        s[5] = exl3_window_mul(v, p.p3 * 8);
+        s[4] = exl3_window_mul(v, p.p1);
+        s[3] = w & 0xffffu;
+        s[2] = exl3_window_mul(w, p.p10 * 2);
+        s[1] = exl3_window_mul(w, p.p3 * 8);
+        s[0] = exl3_window_mul(w, p.p1);
+    } else if constexpr (K == 6) {
+        /* The same; w ends the fifth window, x the second. */
+        uint32_t v = __funnelshift_r(lo, mid, shift), u = __funnelshift_r(mid, hi, shift);
+        uint32_t w = __funnelshift_r(v, u, 18), x = __funnelshift_r(u, hi >> shift, 4);
+        s[7] = v & 0xffffu;
+        s[6] = exl3_window_mul(v, p.p10);
+        s[5] = exl3_window_mul(v, p.p4);
+        s[4] = w & 0xffffu;
+        s[3] = exl3_window_mul(w, p.p10);
+        s[2] = exl3_window_mul(w, p.p4);
+        s[1] = x & 0xffffu;
+        s[0] = exl3_window_mul(x, p.p10);
     } else {
-        /* 5, 6 or 8 bits: v = the 32 bits that end the last window, u the 32 before them, t the 32 before those. */
+        /* 8 bits: v = the 32 bits that end the last window, u the 32 before them, t the 32 before those. */
         uint32_t v = __funnelshift_r(lo, mid, shift), u = __funnelshift_r(mid, hi, shift);
         uint32_t t = hi >> shift;
 #pragma unroll

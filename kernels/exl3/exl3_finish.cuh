@@ -17,7 +17,7 @@ struct exl3_rows_params {
     int64_t *sums;
     int *counters;
     int slot_bytes, n_stages;
-    int max_local, local_rows; /* strips and rows a CTA may sum in shared memory */
+    int max_local; /* rows of strips a CTA may sum in shared memory */
     int has_early_list;
     /* experts only */
     const exl3_gpu_list *down;
@@ -146,15 +146,21 @@ __device__ __forceinline__ void exl3_finish_down(
         __stcg((float4 *)(p.part + (size_t)(job.first_pair + r) * n + at), y);
     }
     if (!exl3_completes(p.block_counter + block, 1, exl3_list_of(p)->n_jobs)) return;
-    for (int t = 0; t < p.n_tokens; t++) {
-        float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+    /* Two tokens at a time, so that their reads overlap. */
+    for (int t = 0; t < p.n_tokens; t += 2) {
+        const int *of = p.pair_of + t * p.n_choices;
+        const int second = t + 1 < p.n_tokens ? p.n_choices : 0;
+        float4 a = make_float4(0.f, 0.f, 0.f, 0.f), b = a;
 #pragma unroll 4
         for (int c = 0; c < p.n_choices; c++) {
-            const int pair = __ldcg(p.pair_of + t * p.n_choices + c);
-            const float4 y = __ldcg((const float4 *)(p.part + (size_t)pair * n + at));
-            sum = make_float4(sum.x + y.x, sum.y + y.y, sum.z + y.z, sum.w + y.w);
+            const int pair_a = __ldcg(of + c), pair_b = __ldcg(of + second + c);
+            const float4 u = __ldcg((const float4 *)(p.part + (size_t)pair_a * n + at));
+            const float4 v = __ldcg((const float4 *)(p.part + (size_t)pair_b * n + at));
+            a = make_float4(a.x + u.x, a.y + u.y, a.z + u.z, a.w + u.w);
+            b = make_float4(b.x + v.x, b.y + v.y, b.z + v.z, b.w + v.w);
         }
-        *(float4 *)(p.y + (size_t)t * n + at) = sum;
+        *(float4 *)(p.y + (size_t)t * n + at) = a;
+        if (second != 0) *(float4 *)(p.y + (size_t)(t + 1) * n + at) = b;
     }
 }
 

@@ -33,6 +33,10 @@ static int exl3_device_get(exl3_device *out, err *e) {
  * its weights when the sums are there. */
 enum { EXL3_SPARE_ONE_IN = 32 };
 
+/* Rows of strips a CTA sums in shared memory: wanted beside a ring of three stages with one row and with
+ * more (a CTA of down then has 24 strips of six tokens' experts, one of them with every token), most. */
+enum { EXL3_FEW_LOCAL = 16, EXL3_MANY_LOCAL = 160, EXL3_MOST_LOCAL = 224 };
+
 /* Ring and local sums that fit, and the launch. */
 template <int EPILOGUE>
 static int exl3_rows_launch(
@@ -44,17 +48,17 @@ static int exl3_rows_launch(
     const int room = d.shared_bytes - STATIC_BYTES;
     p.powers = EXL3_POWERS;
     p.slot_bytes = (max_stage_bytes + 127) / 128 * 128;
-    p.local_rows = max_rows;
-    const int strip_bytes = max_rows * 128 * (int)sizeof(int);
+    const int row_bytes = 128 * (int)sizeof(int);
+    const int rows_wanted = max_rows == 1 ? EXL3_FEW_LOCAL : EXL3_MANY_LOCAL;
     for (p.n_stages = 3; p.n_stages > 1; p.n_stages--)
-        if (EXL3_WARPS * p.n_stages * p.slot_bytes + 4 * strip_bytes <= room) break;
+        if (EXL3_WARPS * p.n_stages * p.slot_bytes + rows_wanted * row_bytes <= room) break;
     const int ring_bytes = EXL3_WARPS * p.n_stages * p.slot_bytes;
     if (ring_bytes > room)
         return err_set(e, ERR_LIMIT, "exl3 rows: a ring of %d bytes does not fit in %d bytes",
             ring_bytes, room);
-    p.max_local = (room - ring_bytes) / strip_bytes;
-    if (p.max_local > EXL3_WARPS) p.max_local = EXL3_WARPS;
-    const int bytes = ring_bytes + p.max_local * strip_bytes;
+    p.max_local = (room - ring_bytes) / row_bytes;
+    if (p.max_local > EXL3_MOST_LOCAL) p.max_local = EXL3_MOST_LOCAL;
+    const int bytes = ring_bytes + p.max_local * row_bytes;
     rc = cuda_check(e,
         cudaFuncSetAttribute(
             exl3_rows_kernel<EPILOGUE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),

@@ -73,14 +73,15 @@ typedef struct exl3_gpu_job {
     int32_t first_unit;    /* units of the jobs before this one */
     int32_t first_pair;    /* experts: index of row 0 in the list of (token, expert) pairs */
     int32_t is_bf16;       /* round y (experts: and what lies between) to bf16 */
-    int32_t reserved;
+    int32_t first_cost;    /* rows and experts: exl3_gpu_unit_cost of all units before */
 } exl3_gpu_job;
 
 /* A list of jobs in device memory. */
 typedef struct exl3_gpu_list {
     int32_t n_jobs;
     int32_t n_units; /* sum of (out/64) * (in/64) */
-    int32_t reserved[2];
+    int32_t n_cost;  /* sum of their costs: the work is dealt out by it */
+    int32_t reserved;
     exl3_gpu_job jobs[];
 } exl3_gpu_list;
 
@@ -88,8 +89,8 @@ enum { EXL3_GPU_OWN_JOBS = 8, EXL3_GPU_TILE_ROWS = 64, EXL3_GPU_SHORT_ROWS = 32 
 
 /* A short list that travels inside a launch. */
 typedef struct exl3_gpu_own_list {
-    int32_t n_jobs, n_units;
-    int32_t reserved[2];
+    int32_t n_jobs, n_units, n_cost;
+    int32_t reserved;
     exl3_gpu_job jobs[EXL3_GPU_OWN_JOBS];
 } exl3_gpu_own_list;
 
@@ -113,6 +114,16 @@ typedef struct exl3_gpu_scratch {
 /* Units of a matrix, for first_unit and n_units. */
 EXL3_BOTH_SIDES static inline int exl3_gpu_units(int in, int out) {
     return (in / EXL3_GPU_UNIT_IN) * (out / 64);
+}
+/* What a unit costs, in sixteenths of one of 3 bits and few rows. From the times of whole matrices on an
+ * H200 (bench_exl3_gpu, 2026-11-30: 47, 57 and 58 cycles for 256 weights at 3, 5 and 6 bits, 12 more
+ * with more than four rows). */
+EXL3_BOTH_SIDES static inline int exl3_gpu_unit_cost(int k2, int n_rows) {
+    const int few = k2 == 4 || k2 == 6 || k2 == 8 ? 16
+                    : k2 == 10                    ? 19
+                    : k2 == 12 || k2 == 16        ? 20
+                                                  : 64;
+    return few + (n_rows > 4 ? 4 : 0);
 }
 /* Words of the operand of row_cap rows. */
 static inline size_t exl3_gpu_operand_words(int in, int row_cap) {

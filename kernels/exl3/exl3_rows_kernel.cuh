@@ -250,17 +250,38 @@ __device__ __forceinline__ int2 exl3_share(int n, int n_workers, int w) {
     return make_int2(first, first + q + (w < r));
 }
 
-/* Job of a unit: the last one that begins at or before it. All lanes of a warp get the answer. */
-__device__ __forceinline__ int exl3_job_of(const exl3_gpu_list *list, int n_jobs, int unit) {
+/* A place in the work: a unit, its job, and the job of the unit before it. */
+struct exl3_place {
+    int unit, job, job_before;
+};
+
+/* The unit that cost falls into. All lanes of a warp get the answer. */
+__device__ __forceinline__ exl3_place exl3_place_of(
+    const exl3_gpu_list *list, int n_jobs, int cost) {
+    if (cost >= list->n_cost) return {list->n_units, n_jobs - 1, n_jobs - 1};
     int found = 0;
     for (int j0 = 0; j0 < n_jobs; j0 += 32) {
         int j = j0 + (threadIdx.x & 31);
-        bool is_before = j < n_jobs && list->jobs[j].first_unit <= unit;
+        bool is_before = j < n_jobs && list->jobs[j].first_cost <= cost;
         unsigned b = __ballot_sync(~0u, is_before);
         if (b != 0) found = j0 + 31 - __clz(b);
         if (b != ~0u) break;
     }
-    return found;
+    const exl3_gpu_job &b = list->jobs[found];
+    const int in_job = (cost - b.first_cost) / exl3_gpu_unit_cost(b.matrix.k2, b.n_rows);
+    return {b.first_unit + in_job, found, in_job == 0 ? found - 1 : found};
+}
+
+/* Where the warps of a CTA begin, and where the last one ends. */
+__device__ __forceinline__ void exl3_find_places(
+    const exl3_gpu_list *list, int n_workers, int worker, exl3_place *places) {
+    const int warp = threadIdx.x >> 5, n_jobs = list->n_jobs, n_cost = list->n_cost;
+    const int2 share = exl3_share(n_cost, n_workers, worker + warp);
+    const exl3_place first = exl3_place_of(list, n_jobs, share.x);
+    if ((threadIdx.x & 31) == 0) places[warp] = first;
+    if (warp != EXL3_WARPS - 1) return;
+    const exl3_place end = exl3_place_of(list, n_jobs, share.y);
+    if ((threadIdx.x & 31) == 0) places[EXL3_WARPS] = end;
 }
 
 /* Copies the descriptors this CTA needs to shared memory when they fit; indexed by job number either way. */
@@ -275,22 +296,24 @@ __device__ __forceinline__ const exl3_gpu_job *exl3_local_copy(
     return local - job0;
 }
 
-/* The strips a range of units touches: first strip of job0, and how many in all. */
+/* The strips a range of units touches: first strip of job0, how many in all, and the sum of their rows. */
 struct exl3_strips {
-    int job0, first, n;
+    int job0, first, n, n_rows;
     __device__ exl3_strips(const exl3_gpu_job *jobs, int2 units, int j0, int j1) : job0(j0) {
         first = (units.x - jobs[j0].first_unit) / (jobs[j0].matrix.in / EXL3_GPU_UNIT_IN);
-        n = (units.y - 1 - jobs[j1].first_unit) / (jobs[j1].matrix.in / EXL3_GPU_UNIT_IN) + 1 -
-            first;
+        const int end =
+            (units.y - 1 - jobs[j1].first_unit) / (jobs[j1].matrix.in / EXL3_GPU_UNIT_IN) + 1;
+        n = end - first;
         for (int j = j0; j < j1; j++)
             n += jobs[j].matrix.out / 64;
+        n_rows = row_of(jobs, j1, end);
     }
-    /* Number of a job's strip in this range. */
-    __device__ int index(const exl3_gpu_job *jobs, int job, int strip) const {
-        int i = strip - first;
+    /* Rows of the strips of this range before a job's strip. */
+    __device__ int row_of(const exl3_gpu_job *jobs, int job, int strip) const {
+        int rows = strip * jobs[job].n_rows - first * jobs[job0].n_rows;
         for (int j = job0; j < job; j++)
-            i += jobs[j].matrix.out / 64;
-        return i;
+            rows += jobs[j].matrix.out / 64 * jobs[j].n_rows;
+        return rows;
     }
     /* The inverse: {job, strip}. */
     __device__ int2 at(const exl3_gpu_job *jobs, int i) const {
@@ -322,12 +345,13 @@ __device__ __forceinline__ void exl3_add_local(const exl3_rows_params &p, const 
 #pragma unroll 1
     for (int i = warp; i < strips.n; i += EXL3_WARPS) {
         const int2 at = strips.at(jobs, i);
+        const int *sums_of_strip = local + strips.row_of(jobs, at.x, at.y) * 128 + lane * 4;
         const exl3_gpu_job &job = jobs[at.x];
         const int units_in = job.matrix.in / EXL3_GPU_UNIT_IN;
         const int first = job.first_unit + at.y * units_in;
         const int done = min(cta.y, first + units_in) - max(cta.x, first);
         for (int r = 0; r < job.n_rows; r++) {
-            int4 v = *(const int4 *)(local + ((i * p.local_rows + r) * 64 + lane * 2) * 2);
+            int4 v = *(const int4 *)(sums_of_strip + r * 128);
             unsigned long long *sums = (unsigned long long *)p.sums + job.first_sum +
                                        (size_t)r * job.matrix.out + at.y * 64 + lane * 2;
             atomicAdd(sums, (unsigned long long)(v.x * 256ll + v.y));
@@ -343,32 +367,32 @@ __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ __align__(8) unsigned long long barriers[EXL3_WARPS * EXL3_MAX_STAGES];
     __shared__ __align__(16) exl3_gpu_job local_jobs[EXL3_LOCAL_JOBS];
+    __shared__ exl3_place places[EXL3_WARPS + 1];
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     if (!p.has_early_list) {
         ptx_wait_for_previous();
         ptx_release_next();
     }
     const exl3_gpu_list *list = exl3_list_of(p);
-    const int n_jobs = list->n_jobs, n_units = list->n_units;
     const int n_workers = gridDim.x * EXL3_WARPS, worker = blockIdx.x * EXL3_WARPS;
-    const int2 mine = exl3_share(n_units, n_workers, worker + warp);
-    const int2 cta = {exl3_share(n_units, n_workers, worker).x,
-        exl3_share(n_units, n_workers, worker + EXL3_WARPS - 1).y};
-    if (cta.x == cta.y) return; /* leaving counts as both signals */
-    const int job0 = exl3_job_of(list, n_jobs, cta.x);
-    const int job1 = exl3_job_of(list, n_jobs, cta.y - 1);
-    const exl3_gpu_job *jobs = exl3_local_copy(list, local_jobs, job0, job1);
+    exl3_find_places(list, n_workers, worker, places);
     if (lane == 0) {
         for (int i = 0; i < p.n_stages; i++)
             ptx_barrier_init(ptx_shared(barriers + warp * EXL3_MAX_STAGES + i), 1);
         ptx_barrier_init_fence();
     }
     __syncthreads();
+    const int2 mine = {places[warp].unit, places[warp + 1].unit};
+    const int2 cta = {places[0].unit, places[EXL3_WARPS].unit};
+    if (cta.x == cta.y) return; /* leaving counts as both signals */
+    const int job0 = places[0].job, job1 = places[EXL3_WARPS].job_before;
+    const exl3_gpu_job *jobs = exl3_local_copy(list, local_jobs, job0, job1);
+    __syncthreads();
     exl3_ring ring = {ptx_shared(shared) + warp * p.n_stages * p.slot_bytes,
         ptx_shared(barriers + warp * EXL3_MAX_STAGES), (uint32_t)p.slot_bytes, (uint32_t)p.n_stages,
         0, 0};
     const int n_mine = mine.y - mine.x;
-    int job = exl3_job_of(list, n_jobs, mine.x);
+    int job = places[warp].job;
     exl3_feed feed;
     feed.jobs = jobs;
     if (n_mine > 0) feed.enter(job, mine.x - jobs[job].first_unit);
@@ -379,10 +403,11 @@ __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
             feed.fetch_words(ring.slots + i * ring.slot_bytes, ring.barriers + 8 * i, policy);
     const exl3_strips strips(jobs, cta, job0, job1);
     exl3_prefetch_ends<EPILOGUE>(p, jobs, strips);
-    int *local = strips.n <= p.max_local ? (int *)(shared + EXL3_WARPS * p.n_stages * p.slot_bytes)
-                                         : nullptr;
+    int *local = strips.n_rows <= p.max_local
+                     ? (int *)(shared + EXL3_WARPS * p.n_stages * p.slot_bytes)
+                     : nullptr;
     if (local != nullptr) {
-        for (int i = threadIdx.x; i < strips.n * p.local_rows * 128; i += EXL3_WARPS * 32)
+        for (int i = threadIdx.x; i < strips.n_rows * 128; i += EXL3_WARPS * 32)
             local[i] = 0;
     }
     if (p.has_early_list) {
@@ -407,8 +432,7 @@ __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
         const int unit = mine.x + done - b.first_unit, strip = unit / units_in;
         const int n = min(n_mine - done, (strip + 1) * units_in - unit);
         exl3_target to = {nullptr, p.sums + b.first_sum + strip * 64, b.matrix.out, b.n_rows};
-        if (local != nullptr)
-            to.local = local + strips.index(jobs, job, strip) * p.local_rows * 128;
+        if (local != nullptr) to.local = local + strips.row_of(jobs, job, strip) * 128;
         const int2 n_left = {n, n_mine - done};
         if (b.row_cap <= 4) {
             exl3_strip_of<1>(ring, feed, b, n_left, to, p.powers);

@@ -424,7 +424,9 @@ static void packed_add(
     o->first_sum = (int32_t)r->n_sums;
     o->first_counter = (int32_t)r->n_counters;
     o->first_unit = r->list.n_units;
+    o->first_cost = r->list.n_cost;
     r->list.n_units += exl3_gpu_units(m.in, m.out);
+    r->list.n_cost += exl3_gpu_units(m.in, m.out) * exl3_gpu_unit_cost(m.k2, n);
     r->n_sums += (size_t)(n * m.out);
     r->n_counters += (size_t)(m.out / 128);
     r->scratch_at += bytes;

@@ -96,6 +96,7 @@ constexpr int MOE_FEW_ROWS = 32;
 /* What an expert's jobs begin with. */
 struct moe_place {
     int job, pair, rows, operand_row; /* jobs, pairs and rows of operands before */
+    int cost_in, cost_out;            /* of one unit of every job before: gate and up, down */
 };
 
 /* Jobs of an expert, and rows of operands they take. */
@@ -106,6 +107,19 @@ __device__ __forceinline__ int moe_operand_rows(int rows, bool is_few) {
     if (!is_few) return moe_row_cap(rows, false);
     const int rest = rows % EXL3_GPU_MAX_ROWS;
     return rows - rest + (rest > 0 ? moe_row_cap(rest, true) : 0);
+}
+
+/* Of one unit of gate and of up (is_in) or of down, for a job of rows. */
+__device__ __forceinline__ int moe_unit_cost(const moe_expert &x, int rows, bool is_in) {
+    if (!is_in) return exl3_gpu_unit_cost(x.w2.packed.k2, rows);
+    return exl3_gpu_unit_cost(x.w1.packed.k2, rows) + exl3_gpu_unit_cost(x.w3.packed.k2, rows);
+}
+/* The same for all jobs of an expert in the fused form. */
+__device__ __forceinline__ int moe_cost(const moe_expert &x, int rows, bool is_in) {
+    const int rest = rows % EXL3_GPU_MAX_ROWS;
+    int cost = rows / EXL3_GPU_MAX_ROWS * moe_unit_cost(x, EXL3_GPU_MAX_ROWS, is_in);
+    if (rest > 0) cost += moe_unit_cost(x, rest, is_in);
+    return cost;
 }
 
 __device__ __forceinline__ void moe_packed_jobs(
@@ -128,6 +142,8 @@ __device__ __forceinline__ void moe_packed_jobs(
         j.first_sum = (2 * at.pair + i * at.rows) * ff;
         j.first_counter = at.job * (ff / 128);
         j.first_unit = (2 * at.job + i) * exl3_gpu_units(d, ff);
+        const int before = i == 0 ? 0 : exl3_gpu_unit_cost(x.w1.packed.k2, at.rows);
+        j.first_cost = (at.cost_in + before) * exl3_gpu_units(d, ff);
         in[2 * at.job + i] = j;
     }
     exl3_gpu_job j = moe_packed_job(x.w2.packed, at.rows, is_few);
@@ -143,6 +159,7 @@ __device__ __forceinline__ void moe_packed_jobs(
     j.first_sum = 2 * n_pairs * ff + at.pair * d;
     j.first_counter = (n_pairs * (ff / 128)) + at.job * (d / 128);
     j.first_unit = at.job * exl3_gpu_units(ff, d);
+    j.first_cost = at.cost_out * exl3_gpu_units(ff, d);
     out[at.job] = j;
 }
 
@@ -187,12 +204,18 @@ __global__ void __launch_bounds__(MOE_PLAN_BLOCK)
     const int rows = e < a.n_experts ? count[e] : e == a.n_experts ? a.n_rows : 0;
     const int n_tiles = (rows + p.tile_rows - 1) / p.tile_rows;
     int n_jobs, all_pairs, all_tiles, all_rows;
-    moe_place at;
+    moe_place at = {};
     at.rows = rows;
     at.job = moe_prefix(moe_jobs_of(rows, p.is_few), shared, &n_jobs);
     at.pair = moe_prefix(rows, shared, &all_pairs);
     at.operand_row = moe_prefix(moe_operand_rows(rows, p.is_few), shared, &all_rows);
     const int tile = moe_prefix(n_tiles, shared, &all_tiles);
+    int all_in = 0, all_out = 0;
+    if (p.is_few) {
+        const moe_expert &x = p.experts[rows > 0 ? e : 0];
+        at.cost_in = moe_prefix(rows > 0 ? moe_cost(x, rows, true) : 0, shared, &all_in);
+        at.cost_out = moe_prefix(rows > 0 ? moe_cost(x, rows, false) : 0, shared, &all_out);
+    }
     next[e] = at.pair;
     __syncthreads();
     moe_row_pairs(p, next);
@@ -202,7 +225,9 @@ __global__ void __launch_bounds__(MOE_PLAN_BLOCK)
         if (p.is_few) {
             p.b.few_in->n_jobs = 2 * n_jobs;
             p.b.few_in->n_units = 2 * n_jobs * exl3_gpu_units(a.d, a.n_ff);
+            p.b.few_in->n_cost = all_in * exl3_gpu_units(a.d, a.n_ff);
             p.b.few_out->n_jobs = n_jobs;
+            p.b.few_out->n_cost = all_out * exl3_gpu_units(a.n_ff, a.d);
             p.b.few_out->n_units = n_jobs * exl3_gpu_units(a.n_ff, a.d);
         }
     }
@@ -213,6 +238,8 @@ __global__ void __launch_bounds__(MOE_PLAN_BLOCK)
             at.rows = min(left, EXL3_GPU_MAX_ROWS);
             moe_packed_jobs(p, x, at);
             at.job++;
+            at.cost_in += moe_unit_cost(x, at.rows, true);
+            at.cost_out += moe_unit_cost(x, at.rows, false);
             at.pair += at.rows;
             at.operand_row += moe_row_cap(at.rows, true);
         }

@@ -340,7 +340,7 @@ static void bench_linear(int in, int out, int k2, int n_rows) {
             .y = device_new(sizeof(float) * 8 * (size_t)out)};
         fixture_list_init(&list, &job, 1, 0);
         b.rotate[c] = (exl3_gpu_rotate_args){list.device, NULL, 1, n_rows};
-        b.own[c] = (exl3_gpu_own_list){.n_jobs = 1, .n_units = list.n_units};
+        b.own[c] = (exl3_gpu_own_list){.n_jobs = 1, .n_units = list.n_units, .n_cost = list.n_cost};
         b.own[c].jobs[0] = list.jobs[0];
         b.rows[c] = (exl3_gpu_rows_args){NULL, &b.own[c],
             {device_new(8 * list.n_sums), device_new(4 * list.n_counters)}, n_rows,

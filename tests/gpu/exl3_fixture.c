@@ -123,16 +123,19 @@ void fixture_list_init(fixture_list *l, const exl3_gpu_job *jobs, int n, int is_
         j->scale = device_new(sizeof *j->scale * (size_t)j->n_rows);
         j->first_sum = (int32_t)l->n_sums;
         j->first_unit = l->n_units;
+        j->first_cost = l->n_cost;
         bool is_second = is_paired && i % 2 == 1;
         j->first_counter = is_second ? l->jobs[i - 1].first_counter : (int32_t)l->n_counters;
         if (!is_second) l->n_counters += (size_t)j->matrix.out / 128;
         l->n_sums += (size_t)j->n_rows * (size_t)j->matrix.out;
-        l->n_units += exl3_gpu_units(j->matrix.in, j->matrix.out);
+        int units = exl3_gpu_units(j->matrix.in, j->matrix.out);
+        l->n_units += units;
+        l->n_cost += units * exl3_gpu_unit_cost(j->matrix.k2, j->n_rows);
         int stage = exl3_gpu_stage_bytes(j->matrix.k2, j->row_cap);
         if (stage > l->max_stage_bytes) l->max_stage_bytes = stage;
         if (j->n_rows > l->max_rows) l->max_rows = j->n_rows;
     }
-    exl3_gpu_list head = {.n_jobs = n, .n_units = l->n_units};
+    exl3_gpu_list head = {.n_jobs = n, .n_units = l->n_units, .n_cost = l->n_cost};
     l->device = device_new(sizeof head + sizeof *jobs * (size_t)n);
     device_put(l->device, &head, sizeof head);
     device_put((char *)l->device + sizeof head, l->jobs, sizeof *jobs * (size_t)n);

@@ -36,7 +36,7 @@ void fixture_values(float *x, size_t n, uint64_t seed);
 typedef struct fixture_list {
     exl3_gpu_list *device;
     exl3_gpu_job *jobs; /* [n] host copy */
-    int n, max_rows, max_stage_bytes, n_units;
+    int n, max_rows, max_stage_bytes, n_units, n_cost;
     size_t n_sums, n_counters;
 } fixture_list;
 /* pair: 1 when jobs 2i and 2i + 1 are gate and up and share counters. Allocates operand and scale of every job. */

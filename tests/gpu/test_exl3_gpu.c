@@ -83,7 +83,7 @@ static void run_list(const linear_case *c, int n, int has_bias) {
     exl3_gpu_scratch scratch = {device_new(8 * list.n_sums), device_new(4 * list.n_counters)};
     exl3_gpu_rotate_args rotate = {list.device, NULL, n, list.max_rows};
     exl3_gpu_rows_args rows = {list.device, NULL, scratch, list.max_rows, list.max_stage_bytes, 0};
-    exl3_gpu_own_list own = {.n_jobs = n, .n_units = list.n_units};
+    exl3_gpu_own_list own = {.n_jobs = n, .n_units = list.n_units, .n_cost = list.n_cost};
     for (int i = 0; i < n && n <= EXL3_GPU_OWN_JOBS; i++)
         own.jobs[i] = list.jobs[i];
     /* Counters and sums must be left clean; in the last turn the list travels in
