@@ -453,7 +453,7 @@ static void text_to_tokens_and_back(void **state) {
 
 static void a_full_queue_answers_429(void **state) {
     (void)state;
-    enum { N = 4 };
+    enum { N = 4, PATIENCE_MS = 60000 };
     char text[64];
     wire w[N];
     wire_answer a;
@@ -467,9 +467,9 @@ static void a_full_queue_answers_429(void **state) {
     for (int i = 0; i < N; i++) {
         wire_open_unix(&w[i], s.socket_path);
         wire_request(&w[i], "POST", "/v1/chat/completions", "", "{" HELLO ",\"stream\":true}");
-        sleep_ms(30);
+        if (i < N - 1) assert_true(stub_server_wait(&s, i + 1)); /* in this order */
     }
-    wire_read(&w[N - 1], &a, 5000);
+    wire_read(&w[N - 1], &a, PATIENCE_MS);
     assert_int_equal(a.status, 429);
     wire_header(&a, "Retry-After", text, sizeof text);
     assert_string_equal(text, "1");
@@ -483,7 +483,7 @@ static void a_full_queue_answers_429(void **state) {
     snprintf(body, sizeof body, "{\"id\":\"%s\"}", TEXT_AT(v, "requests", "0", "id"));
     json_free(ask_json(&s, "/tandem/v1/cancel", body, 200));
     json_free(v);
-    wire_read(&w[0], &a, 5000); /* cancelled by id: a clean end of its stream */
+    wire_read(&w[0], &a, PATIENCE_MS); /* cancelled by id: a clean end of its stream */
     assert_true(a.is_complete);
     assert_non_null(strstr(buf_cstr(&a.body), "\"stop_reason\":\"cancelled\""));
     wire_answer_release(&a);
@@ -491,7 +491,7 @@ static void a_full_queue_answers_429(void **state) {
         wire_close(&w[i]);
     }
     run_stats stats;
-    uint64_t deadline = clock_mono_ms() + 3000;
+    uint64_t deadline = clock_mono_ms() + PATIENCE_MS;
     do {
         sleep_ms(10);
         run_stats_get(s.run, &stats);
