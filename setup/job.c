@@ -249,7 +249,7 @@ int job_send(const char *name, job_command c, err *e) {
 /* In the child, after the second fork: only calls that are safe there. */
 static _Noreturn void become(char *const *argv, const char *log_path, int report_fd) {
     int null_fd = open("/dev/null", O_RDWR);
-    int log_fd = open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    int log_fd = open(log_path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0600);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);

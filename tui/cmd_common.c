@@ -18,24 +18,25 @@
 
 /* Errors. */
 
+/* Words of the other machine or of a tool may be in it: nothing of them steers the terminal. */
 void cmd_note(const char *fmt, ...) {
+    buf text = BUF_INIT, clean = BUF_INIT;
+    width_cleaner c;
     va_list ap;
     va_start(ap, fmt);
-    fputs("tandem: ", stderr);
-    vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
+    (void)buf_vprintf(&text, fmt, ap);
     va_end(ap);
+    width_cleaner_reset(&c);
+    (void)width_clean(&c, buf_cstr(&text), text.len, &clean);
+    (void)width_clean_end(&c, &clean);
+    fprintf(stderr, "tandem: %s\n", buf_cstr(&clean));
+    buf_release(&text);
+    buf_release(&clean);
 }
 
 static int show(const err *e) {
     cmd_flush();
-    buf clean = BUF_INIT;
-    width_cleaner c;
-    width_cleaner_reset(&c);
-    width_clean(&c, e->msg, strlen(e->msg), &clean);
-    width_clean_end(&c, &clean);
-    cmd_note("%s", buf_cstr(&clean));
-    buf_release(&clean);
+    cmd_note("%s", e->msg);
     return e->code;
 }
 

@@ -39,7 +39,7 @@ static void reset_signals(void) {
 
 _Noreturn static void become_daemon(const char *const *argv, const char *log_path, int report_fd) {
     int in = open("/dev/null", O_RDONLY);
-    int log = open(log_path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    int log = open(log_path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0600);
     if (in >= 0 && log >= 0 && chdir("/") == 0 && dup2(in, 0) >= 0 && dup2(log, 1) >= 0 &&
         dup2(log, 2) >= 0) {
         /* Everything else closes at the exec, whoever opened it. */

@@ -110,7 +110,7 @@ static bool ask_typed(void *ctx, const char *prompt, char *out, size_t cap) {
 /* On the alternate screen, so that the terminal's scrollback does not keep it. */
 static bool show_once(void *ctx, const char *what, const char *text) {
     char question[WIZARD_QUESTION_BYTES], answer[SSH_SECRET_MAX] = "";
-    snprintf(question, sizeof question, "%s\n\n  %s\n\nKeep it now; Enter goes on.", what, text);
+    snprintf(question, sizeof question, "%s\n\n%s\n\nKeep it now; Enter goes on.", what, text);
     bool is_seen = ask(ctx, question, false, answer, sizeof answer);
     explicit_bzero(question, sizeof question);
     return is_seen;

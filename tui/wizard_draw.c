@@ -217,7 +217,9 @@ static void put_work(app *a, wizard *w, rich *r, int columns, int n_rows) {
 
 static void draw_rich(wizard *w, const rich *r, pen *p) {
     rich_rows rows = {0};
-    rich_wrap(r, 0, p->box.n_columns, 0, 2, &rows);
+    /* A key that is shown must stand in one row, also at 80 columns: no room for an indent. */
+    int indent = wizard_has_question(w) ? 0 : 2;
+    rich_wrap(r, 0, p->box.n_columns, 0, indent, &rows);
     w->n_content = rows.n_rows;
     w->n_room = p->box.n_rows;
     int most = w->n_content - w->n_room;

@@ -166,6 +166,18 @@ static void make_identity(disk_cache *d) {
     sha256_of(&all, sizeof all, d->identity);
 }
 
+/* What earlier prompts held is nobody else's to change, so a folder that somebody else made, or a link
+ * to another place, is not used. */
+static int check_own(const char *dir, err *e) {
+    struct stat st;
+    if (lstat(dir, &st) != 0) return err_errno(e, "looking at %s", dir);
+    bool is_own = S_ISDIR(st.st_mode) && st.st_uid == geteuid() && (st.st_mode & 022) == 0;
+    return is_own
+               ? OK
+               : err_set(e, ERR_AUTH,
+                     "%s is no folder of this user alone; remove it, or choose another place", dir);
+}
+
 static int take_folder(disk_cache *d, err *e) {
     char hex[SHA256_HEX];
     char path[DISK_PATH + 8];
@@ -174,9 +186,10 @@ static int take_folder(disk_cache *d, err *e) {
     if (n < 0 || (size_t)n >= sizeof d->dir - 32)
         return err_set(e, ERR_LIMIT, "the path of the cache folder is too long");
     int rc = dir_make_all(d->dir, 0700, e);
+    if (rc == OK) rc = check_own(d->dir, e);
     if (rc != OK) return rc;
     snprintf(path, sizeof path, "%s/lock", d->dir);
-    d->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    d->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (d->lock_fd < 0) return err_errno(e, "opening %s", path);
     if (flock(d->lock_fd, LOCK_EX | LOCK_NB) == 0) return OK;
     return err_set(e, ERR_BUSY, "another engine uses the cache folder %s", d->dir);

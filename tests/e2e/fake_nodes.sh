@@ -227,5 +227,5 @@ node_tool() { cat >"$work/$1/bin/$2" && chmod 755 "$work/$1/bin/$2"; }
 
 node_disk() { # NODE DIR MIB
     mkdir -p "$2"
-    on "$1" mount -t tmpfs -o "size=${3}m" tmpfs "$2"
+    on "$1" mount -t tmpfs -o "size=${3}m,mode=755" tmpfs "$2"
 }

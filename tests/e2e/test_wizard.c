@@ -15,6 +15,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <locale.h>
 #include <signal.h>
 #include <spawn.h>
@@ -103,6 +104,24 @@ static const char *text_of(const char *path) {
     static buf text = BUF_INIT;
     buf_reset(&text);
     return file_read(path, &text, 1 << 22, NULL) == OK ? buf_cstr(&text) : "";
+}
+
+/* In the words or the environment of a process of this machine. */
+static bool is_in_proc(const char *text) {
+    static const char *const patterns[] = {"/proc/[0-9]*/cmdline", "/proc/[0-9]*/environ"};
+    bool is_there = false;
+    for (size_t k = 0; k < 2; k++) {
+        glob_t g;
+        if (glob(patterns[k], 0, NULL, &g) != 0) continue;
+        for (size_t i = 0; i < g.gl_pathc; i++) {
+            buf bytes = BUF_INIT;
+            if (file_read(g.gl_pathv[i], &bytes, 1 << 20, NULL) == OK && bytes.len > 0)
+                is_there |= memmem(bytes.data, bytes.len, text, strlen(text)) != NULL;
+            buf_release(&bytes);
+        }
+        globfree(&g);
+    }
+    return is_there;
 }
 
 /* --- the screen --- */
@@ -643,12 +662,65 @@ static void endpoint_port_in_use_is_explained(void **state) {
     choose_word("endpoint for other programs", "on");
     type_field("address of the endpoint", "127.0.0.1");
     type_field("port of the endpoint", "8889");
+    press("Again");
     press("Set the endpoint");
     see_explained("8889", "Stop the program that has it");
     close(fd);
     press("Again");
     press("Set the endpoint");
     see_within("programs connect to http://127.0.0.1:8889/v1", LONG_MS);
+}
+
+/* An address of this machine alone, typed again, with a key that is shown once. */
+static void others_come_in_only_on_purpose(void **state) {
+    (void)state;
+    const char *address = getenv("HEAD_IP");
+    char text[100], key[80] = "";
+    type_field("address of the endpoint", "10.99.7.77");
+    press("Again");
+    see_explained(
+        "no interface of this machine has the address 10.99.7.77", "one of these addresses");
+    type_field("address of the endpoint", "0.0.0.0");
+    press("Again");
+    see("every network of this machine at once");
+    find_below("Better give one address");
+    find_below(address);
+    type_field("address of the endpoint", address);
+    type_field("label of a new API key", "laptop");
+    press("Again");
+    find_below("you are asked to type it again");
+    find_below("tandem api key new laptop");
+    press("Set the endpoint");
+    see("Type the address again:");
+    keys("10.99.7.2" ENTER);
+    see_explained("was not typed again", "set it back to 127.0.0.1");
+    assert_int_equal(shell("test ! -e %s/.config/tandem/api-keys", w.home), 0);
+    press("Again");
+    press("Set the endpoint");
+    see("Type the address again:");
+    keys(address);
+    keys(ENTER);
+    see("is shown only now");
+    buf words = BUF_INIT;
+    words_of(&w.term, &words);
+    const char *at = strstr(buf_cstr(&words), "sk-tandem-");
+    assert_non_null(at);
+    str_copy(key, sizeof key, at);
+    key[strcspn(key, " ")] = '\0';
+    buf_release(&words);
+    assert_int_equal(strlen(key), strlen("sk-tandem-") + 43);
+    keys(ENTER);
+    snprintf(text, sizeof text, "programs connect to http://%s:8889/v1", address);
+    see_within(text, LONG_MS);
+    find_below("without a key");
+    find_below("with the new key");
+    assert_false(has("sk-tandem-"));
+    outside("worker_asks %s:8889 401", address);
+    outside("worker_asks %s:8889 200 %s", address, key);
+    /* Its digest is kept, and the key is nowhere. */
+    assert_int_equal(shell("grep -q '^laptop sha256:' %s/.config/tandem/api-keys", w.home), 0);
+    assert_int_equal(shell("grep -rqF %s %s/.config %s/.local", key, w.home, w.home), 1);
+    assert_false(is_in_proc(key));
     pass("15 Keep running");
 }
 
@@ -718,6 +790,7 @@ static int walk(void) {
         WALK(port_in_use_is_explained),
         WALK(killed_worker_is_explained_and_started_again),
         WALK(endpoint_port_in_use_is_explained),
+        WALK(others_come_in_only_on_purpose),
         WALK(summary_and_chat),
         WALK(undo_leaves_the_nodes_as_they_were),
     };

@@ -31,7 +31,7 @@ worker_asks() { # PLACE STATUS [KEY]
 # The worker's data folder is on a disk of its own, of so many MiB.
 worker_disk() {
     mkdir -p "$worker_home/data"
-    on worker mount -t tmpfs -o "size=${1}m" tmpfs "$worker_home/data"
+    on worker mount -t tmpfs -o "size=${1}m,mode=755" tmpfs "$worker_home/data"
 }
 disk_size() { on "$1" mount -o "remount,size=${3}m" "$2"; }
 # Everything of both nodes that set-up may change, as one text.

@@ -421,6 +421,44 @@ static void what_can_not_be_opened_is_a_miss(void **state) {
     close_side(&s);
 }
 
+/* The lock of the file's folder leads to ctx, which is not there. */
+static int make_lock_a_link(const char *path, void *ctx) {
+    char lock[1024];
+    snprintf(ctx, 128, "%s-elsewhere", folder);
+    snprintf(lock, sizeof lock, "%.*s/lock", (int)(strrchr(path, '/') - path), path);
+    (void)unlink(lock);
+    return symlink(ctx, lock);
+}
+
+static int open_to_all(const char *path, void *ctx) {
+    char dir[1024];
+    (void)ctx;
+    snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(path, '/') - path), path);
+    return chmod(dir, 0777);
+}
+
+/* Others could lay files there, or make it lead to another place. */
+static void a_folder_of_others_is_not_used(void **state) {
+    (void)state;
+    side s;
+    char link_path[128];
+    remove_folder();
+    write_once();
+    assert_int_equal(each_file(open_to_all, NULL), 0);
+    open_side(&s, folder, 1 << 24, 1);
+    assert_non_null(strstr(log_lines, "no folder of this user alone"));
+    assert_int_equal(ask_all(&s), 0);
+    close_side(&s);
+    /* A lock that is a link is none. */
+    remove_folder();
+    write_once();
+    assert_int_equal(each_file(make_lock_a_link, link_path), 0);
+    open_side(&s, folder, 1 << 24, 1);
+    assert_non_null(strstr(log_lines, "no disk cache"));
+    close_side(&s);
+    assert_int_not_equal(access(link_path, F_OK), 0);
+}
+
 /* In a process of its own, as the limit stays. */
 static void a_full_disk_is_a_miss(void **state) {
     (void)state;
@@ -546,6 +584,7 @@ int main(void) {
         cmocka_unit_test(a_wipe_leaves_nothing),
         cmocka_unit_test(what_others_need_is_not_forgotten),
         cmocka_unit_test(what_can_not_be_opened_is_a_miss),
+        cmocka_unit_test(a_folder_of_others_is_not_used),
         cmocka_unit_test(a_full_disk_is_a_miss),
         cmocka_unit_test(the_budget_is_kept),
         cmocka_unit_test(killed_at_any_time),
