@@ -487,8 +487,9 @@ static void clean_up(daemon_state *d, const err *why) {
     err ignored = ERR_INIT;
     (void)ranks_watch(d->ranks, NULL, &ignored);
     run_close(d->run);
-    ranks_close(d->ranks, why);
-    daemon_close_model(&d->part);
+    ranks_leave(d->ranks, why);
+    daemon_close_model(&d->part); /* its recorded steps use the exchange */
+    ranks_close(d->ranks);
     tokenizer_close(d->tokenizer);
     if (d->has_socket) unlink(buf_cstr(&d->o.socket_path));
     if (why == NULL) daemon_self_stopped(d->self);
@@ -561,9 +562,13 @@ static int start(daemon_state *d, int argc, char **argv, err *e) {
     if (d->o.role == DAEMON_SERVE) d->log = log_tail_new(); /* for as long as the process */
     if (rc == OK) rc = open_log(&d->o, d->log, e);
     if (rc == OK && d->o.role == DAEMON_PAIR) return daemon_pair(&d->o, argc, argv, e);
+    int rank = d->o.role == DAEMON_RANK ? (int)d->o.rank : 0;
+    if (rc == OK && d->o.probes) {
+        d->self = daemon_self_new(&d->o, rank, "");
+        return daemon_probe(&d->o, d->self, e);
+    }
     if (rc == OK) rc = prepare(d, e);
     if (rc != OK) return rc;
-    int rank = d->o.role == DAEMON_RANK ? (int)d->o.rank : 0;
     if (d->o.shows_plan) log_open(&(log_options){.fd = -1, .level = LOG_ERROR, .rank = -1});
     d->self = daemon_self_new(&d->o, rank, d->model_id);
     d->part = (daemon_part){.options = &d->o, .self = d->self, .rank = rank};

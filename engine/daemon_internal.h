@@ -26,7 +26,8 @@ enum {
     EXIT_CODE_INTERNAL = 50,
     EXIT_CODE_STOPPED = 143 /* asked to stop before it was ready */
 };
-enum { DAEMON_MAX_ROWS = 256 }; /* of one step */
+/* Of one step. A GPU decodes a weight once for all rows of a chunk, so long chunks pay there. */
+enum { DAEMON_MAX_ROWS = 256, DAEMON_GPU_ROWS = 2048 };
 enum { DAEMON_SERVE, DAEMON_RANK, DAEMON_PAIR };
 
 typedef struct daemon_options {
@@ -50,6 +51,7 @@ typedef struct daemon_options {
     buf keys_path, usual_keys_path, cors_origins, certificate_path, certificate_key_path,
         request_log_path, confirmed;
     bool announces, logs_prompts, opens_metrics, keeps_json_alive, guards_loops, keeps_room;
+    bool probes;                             /* measure the exchange of the ranks, and end */
     bool shows_plan;                         /* say what memory a start would take, and end */
     int64_t request_timeout_s, keep_alive_s; /* 0: not given */
     log_level level;
@@ -128,6 +130,9 @@ int daemon_meet(const daemon_options *o, daemon_self *self, meet_fds *fds, err *
 int daemon_exchange(
     const daemon_options *o, daemon_self *self, meet_fds *fds, exchange **out, err *e);
 
+/* daemon_probe.c: this rank's part in measuring the exchange; rank 0 prints one line. */
+int daemon_probe(const daemon_options *o, daemon_self *self, err *e);
+
 /* daemon_ranks.c: rank 0's side of several ranks. */
 typedef struct ranks ranks;
 /* Waits for the other ranks, tells them the settings, starts the heartbeats. */
@@ -146,8 +151,10 @@ bool ranks_want_stop(ranks *r);
 int ranks_describe(ranks *r, api_rank *out, int cap);
 /* Mean over the last steps; below 0: unknown. */
 double ranks_exchange_ms(ranks *r);
-/* With why: tells the others that this rank failed. NULL: a clean stop. */
-void ranks_close(ranks *r, const err *why);
+/* With why: tells the others that this rank failed. NULL: a clean stop. The exchange stays until
+ * ranks_close, behind the end of the model. */
+void ranks_leave(ranks *r, const err *why);
+void ranks_close(ranks *r);
 
 /* daemon_rank.c, daemon_pair.c: the whole program in these roles. */
 int daemon_rank(const daemon_options *o, daemon_self *self, err *e);

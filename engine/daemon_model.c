@@ -15,13 +15,14 @@ void daemon_settings(const daemon_options *o, const model_config *c, control_set
     if (context == 0 || context > c->max_context) context = c->max_context;
     if (context > CONTEXT_DEFAULT_MAX) context = CONTEXT_DEFAULT_MAX;
     int64_t pages = o->n_pages;
+    bool is_gpu = o->backend.len > 0 && strcmp(buf_cstr(&o->backend), "cuda") == 0;
     if (pages == 0) pages = o->n_slots * ((context + PAGE_TOKENS - 1) / PAGE_TOKENS);
     /* One stream can have all pages, and no more: that is the window, also as it is announced. */
     if (context > pages * PAGE_TOKENS) context = pages * PAGE_TOKENS;
     *out = (control_settings){.n_slots = (int32_t)o->n_slots,
         .n_pages = (int32_t)pages,
         .page_tokens = PAGE_TOKENS,
-        .max_rows = DAEMON_MAX_ROWS,
+        .max_rows = is_gpu ? DAEMON_GPU_ROWS : DAEMON_MAX_ROWS,
         .max_context = context,
         .without_drafts = o->no_drafts};
 }

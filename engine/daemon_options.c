@@ -74,6 +74,7 @@ static const char usage[] =
     "With several ranks each process reads one line from standard input: the start's secret,\n"
     "64 hexadecimal digits, a space and the start id, 16 digits.\n"
     "  --plan              print what memory a start would take, load nothing, end\n"
+    "  --probe             with --ranks: measure the exchange between the ranks, without a model\n"
     "  --foreground        stay in the foreground (it always does)\n"
     "  --help, --version\n";
 
@@ -161,6 +162,7 @@ static const plain_option flags[] = {
     {"loop-guard", offsetof(daemon_options, guards_loops)},
     {"answer-room", offsetof(daemon_options, keeps_room)},
     {"plan", offsetof(daemon_options, shows_plan)},
+    {"probe", offsetof(daemon_options, probes)},
 };
 enum { N_FLAGS = sizeof flags / sizeof flags[0], OPT_FLAG = OPT_TEXT + N_TEXTS };
 

@@ -85,7 +85,7 @@ int daemon_meet(const daemon_options *o, daemon_self *self, meet_fds *fds, err *
     if (rc == OK) rc = read_start(&m, e);
     if (rc == OK) daemon_self_start_id(self, m.identity.start_id);
     daemon_self_phase(self, RANK_MEETING);
-    if (rc == OK) rc = daemon_model_digest(o, &m.identity.model, e);
+    if (rc == OK && !o->probes) rc = daemon_model_digest(o, &m.identity.model, e);
     str_copy(m.identity.build, sizeof m.identity.build, version_build_id());
     if (rc == OK) rc = meet_all(&m, fds, e);
     explicit_bzero(m.secret, sizeof m.secret);

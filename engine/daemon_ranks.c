@@ -117,7 +117,8 @@ int ranks_open(
     if (rc == OK) rc = start_pulse(r, e);
     if (rc == OK) rc = open_exchange(r, o, e);
     if (rc != OK) {
-        ranks_close(r, e);
+        ranks_leave(r, e);
+        ranks_close(r);
         return rc;
     }
     LOG(LOG_INFO, "ranks", "all ranks are there", "ranks=%d", r->world);
@@ -213,7 +214,7 @@ double ranks_exchange_ms(ranks *r) {
     return ms;
 }
 
-void ranks_close(ranks *r, const err *why) {
+void ranks_leave(ranks *r, const err *why) {
     if (r == NULL) return;
     if (why != NULL) {
         pulse_fail(r->pulse, why);
@@ -223,6 +224,12 @@ void ranks_close(ranks *r, const err *why) {
     pulse_close(r->pulse); /* its callbacks use what is closed next */
     daemon_self_exchange(r->self, NULL, -1.0);
     control_close(r->control);
+    r->pulse = NULL;
+    r->control = NULL;
+}
+
+void ranks_close(ranks *r) {
+    if (r == NULL) return;
     exchange_close(r->exchange);
     meet_fds_close(&r->fds);
     pthread_mutex_destroy(&r->lock);

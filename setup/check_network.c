@@ -363,12 +363,55 @@ CHECK_RUN(check_n_rdma) {
     }
 }
 
+/* Where the engine is on both machines: here beside this program, there where a start puts it. */
+static bool find_engines(check_context *c, char there[600]) {
+    const char *data = settings_get(c->settings, "WORKER_DATA");
+    if (c->engine == NULL || data[0] == '\0') return false;
+    if (node_access_is_fixture(c->node[0]) || node_access_is_fixture(c->node[1])) return false;
+    snprintf(there, 600, "%.500s/.tandem/bin/tandemd", data);
+    return node_exists(c->node[1], there);
+}
+
 CHECK_RUN(check_n_collective) {
     (void)i;
+    char there[600];
+    link_collective_result got;
+    err e = ERR_INIT;
     if (!has_port(c, r)) return;
-    check_say(r, CHECK_STATUS_UNKNOWN,
-        "The engine's own exchange is measured when the pair has started.");
-    check_remedy(r, "Start the pair; its status shows the exchange's rate and round trip.");
+    if (!find_engines(c, there)) {
+        check_say(r, CHECK_STATUS_UNKNOWN, "The engine is not on both machines yet.");
+        check_remedy(r,
+            "The step Engine of tandem setup, or tandem start, copies it; then: tandem check "
+            "N-collective");
+        return;
+    }
+    const link_collective_options o = {.node = {c->node[0], c->node[1]},
+        .engine = {c->engine, there},
+        .plan = &c->plan,
+        .port = (int)settings_int(c->settings, "MASTER_PORT")};
+    if (link_prove_collective(&o, &got, &e) != OK) {
+        check_unknown(r, "The engine's own exchange", &e);
+        check_remedy(r, "A pair that runs holds the port: tandem stop, then again.");
+        return;
+    }
+    check_value(r, got.gbytes_per_s);
+    if (str_eq(got.kind, "TCP")) {
+        check_say(r, CHECK_STATUS_SKIP,
+            "The exchange of the CPU engine moves %.2f GB/s over TCP; NCCL needs a GPU on both.",
+            got.gbytes_per_s);
+        return;
+    }
+    check_say(r,
+        got.way < 0 ? CHECK_STATUS_FAIL : of_grade(link_judge_collective(got.gbytes_per_s)),
+        "The engine's exchange (%s) moves %.2f GB/s%s%s%s.", got.kind, got.gbytes_per_s,
+        got.way > 0   ? " over RDMA"
+        : got.way < 0 ? " over ordinary TCP: "
+                      : "",
+        got.way < 0 ? got.reason : "", "");
+    if (r->status != CHECK_STATUS_PASS)
+        check_remedy(r,
+            "About 22 GB/s are normal with both halves of the port. See U2, N-gid, N-mtu and "
+            "N-rdma, in this order.");
 }
 
 CHECK_RUN(check_n_errors) {
@@ -396,8 +439,10 @@ CHECK_RUN(check_n_errors) {
 CHECK_RUN(check_n_socket) {
     char reason[160];
     buf log = BUF_INIT;
-    static const char *const argv[] = {
-        "sh", "-c", "tail -c 262144 \"$HOME/.local/state/tandem/logs/engine.log\"", NULL};
+    static const char *const argv[] = {"sh", "-c",
+        "cd \"${XDG_STATE_HOME:-$HOME/.local/state}/tandem/logs\" && "
+        "tail -c 262144 -- \"$(ls -t rank*.log engine.log 2>/dev/null | head -n 1)\"",
+        NULL};
     int code = 0;
     bool has = check_tool(c, i, argv, &log, &code, NULL) == OK && code == 0;
     int way = has ? link_judge_nccl_log(buf_cstr(&log), reason) : 0;
@@ -409,7 +454,9 @@ CHECK_RUN(check_n_socket) {
     } else if (way > 0) {
         check_say(r, CHECK_STATUS_PASS, "The engine's log shows RDMA.");
     } else {
-        check_say(r, CHECK_STATUS_SKIP, "No start of the pair has been logged here yet.");
+        check_say(r, CHECK_STATUS_SKIP, "%s",
+            has ? "The engine's log says nothing about its way; N-collective measures it."
+                : "No start of the pair has been logged here yet.");
     }
     buf_release(&log);
 }

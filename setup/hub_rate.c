@@ -118,6 +118,8 @@ void hub_progress_get(hub *h, hub_progress *out) {
     out->rate_mean =
         now > h->begun_ms ? (double)h->p.fetched_bytes * 1000.0 / (double)(now - h->begun_ms) : 0;
     double rate = out->rate_minute > 0 ? out->rate_minute : out->rate_mean;
+    /* While nothing comes at all there is no time to say. */
+    if (out->rate_now <= 0) rate = 0;
     out->eta_s = rate > 0 ? (double)(out->total_bytes - out->done_bytes) / rate : -1;
     out->n_connections = h->n_allowed;
     out->n_busy = h->n_busy;

@@ -20,4 +20,22 @@ void link_prove_helper(const char *path);
 int link_prove_rdma(
     node_access *head, node_access *worker, const link_plan *plan, double gbps[LINK_RAILS], err *e);
 
+/* The engine's own exchange between both machines, as a start would open it (NCCL where both have a
+ * GPU, else TCP), for two seconds, with at most 64 MiB a rank. Nothing else may use the port. */
+typedef struct link_collective_options {
+    node_access *node[LINK_NODES];
+    const char *engine[LINK_NODES]; /* tandemd there */
+    const link_plan *plan;
+    int port; /* on the head's rail A */
+} link_collective_options;
+
+typedef struct link_collective_result {
+    char kind[16];       /* "NCCL", "peer", "TCP" */
+    double gbytes_per_s; /* what each rank gets from the other */
+    int way;             /* what NCCL said: +1 RDMA, -1 sockets, 0 nothing */
+    char reason[160];
+} link_collective_result;
+
+int link_prove_collective(const link_collective_options *o, link_collective_result *out, err *e);
+
 #endif

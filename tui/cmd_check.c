@@ -208,7 +208,7 @@ static int keep_boots(cmd_nodes *n, const char *baseline, err *e) {
 }
 
 static int prove(const cmd_args *a, cmd_nodes *n, check_status *worst, err *e) {
-    buf state = BUF_INIT, helper = BUF_INIT, out = BUF_INIT;
+    buf state = BUF_INIT, helper = BUF_INIT, engine = BUF_INIT, out = BUF_INIT;
     json_w w;
     showing s = {.is_json = cmd_has(a, "json"), .w = &w};
     int rc = paths_state(&state, e);
@@ -218,6 +218,7 @@ static int prove(const cmd_args *a, cmd_nodes *n, check_status *worst, err *e) {
     check_options o = {.node = {n->node[0], n->node[1]},
         .settings = n->settings,
         .missing = {NULL, n->missing[1][0] != '\0' ? n->missing[1] : NULL},
+        .engine = beside("tandemd", &engine),
         .is_heavy = true};
     link_prove_helper(beside("tandem-node", &helper));
     cmd_begin_json(&w, &out);
@@ -236,6 +237,7 @@ static int prove(const cmd_args *a, cmd_nodes *n, check_status *worst, err *e) {
     if (rc == OK && *worst != CHECK_STATUS_FAIL) rc = keep_boots(n, s.baseline, e);
     buf_release(&state);
     buf_release(&helper);
+    buf_release(&engine);
     buf_release(&out);
     return rc;
 }

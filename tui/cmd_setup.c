@@ -14,7 +14,7 @@ typedef struct running {
     const cmd_args *a;
     flow *f;
     bool is_json, is_batch;
-    bool is_back; /* the person wants the question before */
+    bool is_back;        /* the person wants the question before */
     setup_plan accepted; /* batch: what --plan named */
 } running;
 
@@ -132,9 +132,8 @@ static int ask_field(running *r, const step_field *x, err *e) {
     for (int tries = 0; tries < 5; tries++) {
         err why = ERR_INIT;
         str_copy(now, sizeof now, flow_answer(r->f, x->key));
-        snprintf(prompt, sizeof prompt, "%s%s%s%s [%s]: ", x->label,
-            x->choices != NULL ? " (" : "", x->choices != NULL ? x->choices : "",
-            x->choices != NULL ? ")" : "", now);
+        snprintf(prompt, sizeof prompt, "%s%s%s%s [%s]: ", x->label, x->choices != NULL ? " (" : "",
+            x->choices != NULL ? x->choices : "", x->choices != NULL ? ")" : "", now);
         setup_word w = setup_ask(prompt, answer, sizeof answer);
         if (w == SETUP_WHY) {
             setup_put_line("  ", x->why);
@@ -378,8 +377,9 @@ static int line_by_line(const cmd_args *a, const char *program) {
     int code = EXIT_INTERNAL, rc = flow_new(&o, &r.f, &e);
     if (rc == OK) rc = load_answers(a, r.f, &e);
     if (rc == OK && !r.is_json)
-        cmd_puts("At each question: ? says why it is asked, back goes to the one before, quit leaves; "
-                 "what is done is kept.\n");
+        cmd_puts(
+            "At each question: ? says why it is asked, back goes to the one before, quit leaves; "
+            "what is done is kept.\n");
     if (rc == OK && !r.is_json && !flow_is_new(r.f))
         cmd_printf("Going on at step %d, %s.\n", flow_first_open(r.f),
             step_info_of(flow_first_open(r.f))->title);

@@ -103,8 +103,10 @@ static void put_progress(void *ctx, const flow_progress *p) {
     if (t->is_quiet || (tenth == t->shown_tenth && str_eq(t->title, p->title))) return;
     t->shown_tenth = tenth;
     str_copy(t->title, sizeof t->title, p->title);
-    cmd_printf("  %s: %s of %s (%d %%)", p->title, cmd_bytes_text((double)p->done_bytes, done),
-        cmd_bytes_text((double)p->total_bytes, total), tenth * 10);
+    cmd_printf("  %s", p->title);
+    if (p->total_bytes > 0)
+        cmd_printf(": %s of %s (%d %%)", cmd_bytes_text((double)p->done_bytes, done),
+            cmd_bytes_text((double)p->total_bytes, total), tenth * 10);
     if (p->eta_s >= 0) cmd_printf(", %s left", cmd_time_text(p->eta_s, left));
     if (p->note[0] != '\0') cmd_printf(", %s", p->note);
     cmd_puts("\n");
@@ -119,16 +121,25 @@ static bool ask_host_key(void *ctx, const remote_host_key *key) {
         "%s port %d is not known yet.\n%s key %s\n%sRead it on that machine's own screen and "
         "compare:\n  ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub\n",
         key->host, key->port, key->type, key->fingerprint, key->picture);
-    return setup_read_line("Type the last 6 characters of the fingerprint, or accept: ", false,
-               answer, sizeof answer) &&
-           remote_key_confirmed(key->fingerprint, answer);
+    setup_word w;
+    do {
+        w = setup_ask(
+            "Type the last 6 characters of the fingerprint, or accept (? why, quit leaves): ",
+            answer, sizeof answer);
+        if (w == SETUP_WHY)
+            setup_put_line("  ",
+                "Whoever answers at this address could be another machine. Its own screen "
+                "shows the true fingerprint; what is typed here is kept and compared from "
+                "now on.");
+    } while (w == SETUP_WHY);
+    return w == SETUP_ANSWER && remote_key_confirmed(key->fingerprint, answer);
 }
 
 static bool ask_secret(void *ctx, const char *prompt, ssh_secret *out) {
     char answer[SSH_SECRET_MAX], text[400];
     (void)ctx;
-    snprintf(text, sizeof text, "%.380s: ", prompt);
-    bool is_given = setup_read_line(text, true, answer, sizeof answer) &&
+    snprintf(text, sizeof text, "%.360s (Enter alone leaves): ", prompt);
+    bool is_given = setup_read_line(text, true, answer, sizeof answer) && answer[0] != '\0' &&
                     ssh_secret_set(out, answer, strlen(answer)) == OK;
     explicit_bzero(answer, sizeof answer);
     return is_given;

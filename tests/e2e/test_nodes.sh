@@ -95,6 +95,14 @@ if on head mount -t sysfs sysfs /sys 2>/dev/null && on worker mount -t sysfs sys
         "Median round trip"; do
         check "link prove: $row" says "$row"
     done
+    run head_t check N-collective
+    check "without an engine on the worker there is no collective" says "The engine is not on both machines yet"
+    mkdir -p "$worker_home/data/.tandem/bin"
+    cp "$out/tandemd" "$worker_home/data/.tandem/bin/"
+    run head_t check N-collective
+    check "collective: the engine's own exchange is measured" says "exchange of the CPU engine moves [0-9.]* GB/s over TCP"
+    check "collective: it is no failure where no GPU is" test "$code" = 0
+    rm -rf "$worker_home/data/.tandem"
     rail worker B mtu 1500
     run head_t check N-mtu
     check "one small end is found" says "at one end of rail B only (9000 / 1500)"

@@ -23,7 +23,7 @@ typedef struct screen_setup {
     const char *const *env;       /* further changes, NULL-ended; or NULL */
     bool without_daemon;
     bool without_socket; /* no --socket: the usual place below the folders of the test */
-    bool answers; /* the terminal answers questions (synchronized output) */
+    bool answers;        /* the terminal answers questions (synchronized output) */
 } screen_setup;
 
 /* A model folder is named in the settings, so the program attaches and starts nothing by itself.
