@@ -11,9 +11,12 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
@@ -223,6 +226,42 @@ static void goes_through_a_jump_host(void **state) {
     remote_result_release(&out);
 }
 
+/* The key is only in the agent: no file of it is named, and HOME holds none. */
+static void an_agent_is_enough(void **state) {
+    (void)state;
+    char sock[300];
+    err e = ERR_INIT;
+    remote *r = NULL;
+    (void)snprintf(sock, sizeof sock, "%s/agent", home);
+    pid_t pid = fork();
+    if (pid == 0) {
+        int null = open("/dev/null", O_WRONLY);
+        if (null >= 0) dup2(null, 1);
+        execlp("ssh-agent", "ssh-agent", "-D", "-a", sock, (char *)NULL);
+        _exit(127);
+    }
+    assert_true(pid > 0);
+    struct stat st;
+    for (int i = 0; i < 3000 && stat(sock, &st) != 0 && waitpid(pid, NULL, WNOHANG) == 0; i++)
+        sleep_ms(10);
+    if (stat(sock, &st) != 0) skip(); /* no ssh-agent is installed */
+    setenv("SSH_AUTH_SOCK", sock, 1);
+    sshd_trust(&server);
+    remote_options o = usual();
+    o.key_file = NULL;
+    o.only_key_file = false;
+    assert_int_equal(fault_of(&o, &e), REMOTE_PERMISSION); /* an empty agent lets nobody in */
+    const char *add[] = {"ssh-add", "-q", server.key, NULL};
+    assert_true(sshd_tool(add));
+    int rc = remote_open(&o, &r, NULL, &e);
+    unsetenv("SSH_AUTH_SOCK");
+    kill(pid, SIGTERM);
+    (void)waitpid(pid, NULL, 0);
+    if (rc != OK) fail_msg("%s", e.msg);
+    assert_int_equal(remote_alive(r, &e), OK);
+    remote_close(r);
+}
+
 static void makes_and_installs_a_key_once(void **state) {
     (void)state;
     remote *r = open_usual();
@@ -405,6 +444,7 @@ int main(void) {
         cmocka_unit_test(a_changed_host_is_refused_with_the_way_out),
         cmocka_unit_test(faults_have_clear_names),
         cmocka_unit_test(goes_through_a_jump_host),
+        cmocka_unit_test(an_agent_is_enough),
         cmocka_unit_test(makes_and_installs_a_key_once),
         cmocka_unit_test(both_kinds_of_access_answer_alike),
         cmocka_unit_test(sudo_gets_the_password_on_its_input_only),
