@@ -178,6 +178,12 @@ CHECK_RUN(check_d4) {
     buf_release(&in_word);
 }
 
+/* "USER MODE", the mode in octal. */
+static bool may_others_write(const char *owner) {
+    size_t n = strlen(owner);
+    return n > 0 && owner[n - 1] >= '0' && owner[n - 1] <= '7' && ((owner[n - 1] - '0') & 2) != 0;
+}
+
 CHECK_RUN(check_d5) {
     disk d;
     if (!read_disk(c, i, &d, r)) return;
@@ -200,6 +206,13 @@ CHECK_RUN(check_d5) {
         check_remedy(r,
             "If a container made it, it belongs to root. Fix the owner on this machine: sudo "
             "chown -R USER %s. The program does not change ownership by itself.",
+            d.dir);
+    } else if (d.exists && may_others_write(owner)) {
+        check_say(
+            r, CHECK_STATUS_FAIL, "Others may write to %s (owner and mode: %s).", d.dir, owner);
+        check_remedy(r,
+            "The engine and the helper are kept there and run as you: whoever writes there could "
+            "change them. On this machine: chmod o-w %s, or choose a folder of your own.",
             d.dir);
     } else if (!str_eq(path, d.dir)) {
         check_say(r, CHECK_STATUS_WARN, "%s leads to %s.", d.dir, path);

@@ -189,8 +189,8 @@ static int freeze(pair_run *p, err *e) {
     buf logs = BUF_INIT, shared = BUF_INIT, out = BUF_INIT, path = BUF_INIT;
     char name[40];
     static const char script[] =
-        "d=\"${XDG_STATE_HOME:-$HOME/.local/state}/tandem/logs\"; mkdir -p -m 700 \"$d\" && "
-        "umask 077 && cat >\"$d/$1\"";
+        "umask 077; d=\"${XDG_STATE_HOME:-$HOME/.local/state}/tandem/logs\"; mkdir -p \"$d\" && "
+        "rm -f -- \"$d/$1\" && cat >\"$d/$1\"";
     snprintf(name, sizeof name, "start-%s", p->start_id);
     int rc = paths_logs(&logs, e);
     if (rc == OK) rc = paths_make_private(buf_cstr(&logs), e);
