@@ -44,7 +44,7 @@ chmod 755 "$helper"
 try "sequences in JSON" "status" "status --json" "doctor" "cache wipe --yes" "stop"
 sed -i '$a exit 3' "$helper"
 try "sequences in an error" "status" "stop" "cache wipe --yes"
-check "what it said is told, without the sequence" has "$shown" 'owned'
+check "what it said is told, without the sequence" has "$shown" 'tandem-node: +bad'
 printf '#!/bin/sh\nexec yes xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\n' >"$helper"
 try "a flood" "status" "cache wipe --yes"
 printf '#!/bin/sh\nhead -c 100000 /dev/zero | tr "\\0" "["\n' >"$helper"
