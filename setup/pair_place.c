@@ -120,12 +120,12 @@ static int add_folder(parcels *l, const char *from, const char *place, err *e) {
 
 /* The built-in model, where this build has it. */
 static int add_demo(parcels *l, const char *bin, err *e) {
-    static const char *const places[] = {
-        "../templates/demo-model", "../share/tandem/templates/demo-model"};
+    static const char *const places[] = {"../templates/demo-model", "../../templates/demo-model",
+        "../share/tandem/templates/demo-model"};
     buf from = BUF_INIT;
     int rc = OK;
     bool is_found = false;
-    for (size_t i = 0; i < 2 && !is_found; i++) {
+    for (size_t i = 0; i < sizeof places / sizeof *places && !is_found; i++) {
         path_join(&from, bin, places[i]);
         is_found = dir_exists(buf_cstr(&from));
     }

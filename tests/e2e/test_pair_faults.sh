@@ -10,7 +10,8 @@ nodes_start
 nodes_trust
 nodes_settings
 # Where the model is not beside the program (a build folder elsewhere) the nodes share it by path.
-[ -f "$out/../templates/demo-model/config.json" ] || node_env+=("TANDEM_MODEL_DIR=$model")
+[ -f "$out/../templates/demo-model/config.json" ] || [ -f "$out/../../templates/demo-model/config.json" ] ||
+    node_env+=("TANDEM_MODEL_DIR=$model")
 node_env+=("TANDEM_CONTEXT=4096" "TANDEM_PARALLEL=2" "TANDEM_STOP_TIMEOUT=5")
 
 t() { on head "$tandem" "$@"; }

@@ -9,7 +9,8 @@ finish() { nodes_stop; }
 nodes_start
 nodes_trust
 nodes_settings
-[ -f "$out/../templates/demo-model/config.json" ] || node_env+=("TANDEM_MODEL_DIR=$model")
+[ -f "$out/../templates/demo-model/config.json" ] || [ -f "$out/../../templates/demo-model/config.json" ] ||
+    node_env+=("TANDEM_MODEL_DIR=$model")
 node_env+=("TANDEM_CONTEXT=4096" "TANDEM_PARALLEL=2" "TANDEM_STOP_TIMEOUT=5" "TANDEM_VERIFY_ON_START=off" "TANDEM_SOURCE_DIR=$top")
 t() { on head "$tandem" "$@"; }
 pair_is() { t status --json 2>/dev/null | grep -q "\"pair\":{\"state\":\"$1\""; }
