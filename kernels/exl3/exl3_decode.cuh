@@ -195,16 +195,30 @@ __device__ __forceinline__ float exl3_unscale(long long s, exl3_gpu_scale r) {
     return fmaf(-EXL3_MUL1_OFFSET, (float)r.sum, base) * (EXL3_MUL1_SCALE * r.scale);
 }
 
+/* Four sums of a row, in the order: read, cleared, converted; sums of several rows can be on their way
+ * at once. */
+struct exl3_four_sums {
+    longlong2 *at, a, b;
+    int2 m;
+    __device__ exl3_four_sums(int64_t *sums, const exl3_gpu_scale *scale, int lane)
+        : at((longlong2 *)sums + lane * 2), a(__ldcg(at)), b(__ldcg(at + 1)),
+          m(__ldcg((const int2 *)scale)) {
+    }
+    __device__ void clear() const {
+        __stcg(at, make_longlong2(0, 0));
+        __stcg(at + 1, make_longlong2(0, 0));
+    }
+    __device__ float4 value() const {
+        const exl3_gpu_scale r = {__int_as_float(m.x), m.y};
+        return make_float4(
+            exl3_unscale(a.x, r), exl3_unscale(a.y, r), exl3_unscale(b.x, r), exl3_unscale(b.y, r));
+    }
+};
 /* Reads four sums of a row, leaves zeros, converts. */
 __device__ __forceinline__ float4 exl3_take(int64_t *sums, const exl3_gpu_scale *scale, int lane) {
-    longlong2 *q = (longlong2 *)sums + lane * 2;
-    longlong2 a = __ldcg(q), b = __ldcg(q + 1);
-    int2 m = __ldcg((const int2 *)scale);
-    __stcg(q, make_longlong2(0, 0));
-    __stcg(q + 1, make_longlong2(0, 0));
-    exl3_gpu_scale r = {__int_as_float(m.x), m.y};
-    return make_float4(
-        exl3_unscale(a.x, r), exl3_unscale(a.y, r), exl3_unscale(b.x, r), exl3_unscale(b.y, r));
+    const exl3_four_sums s(sums, scale, lane);
+    s.clear();
+    return s.value();
 }
 
 #endif

@@ -81,12 +81,11 @@ __device__ __forceinline__ float4 exl3_cluster_row(
 }
 
 __device__ __forceinline__ void exl3_finish_dense(
-    const exl3_rows_params &p, const exl3_gpu_job &job, int block) {
+    const exl3_rows_params &p, const exl3_gpu_job &job, int block, int2 rows) {
     const int at = block * 128 + (threadIdx.x & 31) * 4;
     float4 bias = make_float4(0.f, 0.f, 0.f, 0.f);
     if (job.matrix.bias != nullptr) bias = exl3_half4(job.matrix.bias + at);
-#pragma unroll 4
-    for (int r = 0; r < job.n_rows; r++) {
+    for (int r = rows.x; r < rows.y; r++) {
         float4 y = exl3_row_of(p, job, block, r);
         if (job.matrix.bias != nullptr)
             y = make_float4(y.x + bias.x, y.y + bias.y, y.z + bias.z, y.w + bias.w);
@@ -94,39 +93,44 @@ __device__ __forceinline__ void exl3_finish_dense(
     }
 }
 
-/* The integer operand of down for all rows of an expert, once every block of hidden is there. */
+/* The integer operand of down for a row of an expert, once every block of its hidden values is there. */
 __device__ __forceinline__ void exl3_quantize_hidden(
-    const exl3_rows_params &p, const exl3_gpu_job &down) {
-    const int lane = threadIdx.x & 31, n = down.matrix.in;
-    for (int r = 0; r < down.n_rows; r++) {
-        const int pair = down.first_pair + r;
-        const exl3_row_range range(__ldcg(p.row_max + pair));
-        int sum = 0;
+    const exl3_rows_params &p, const exl3_gpu_job &down, int row) {
+    const int lane = threadIdx.x & 31, n = down.matrix.in, pair = down.first_pair + row;
+    const exl3_row_range range(__ldcg(p.row_max + pair));
+    int sum = 0;
 #pragma unroll 10
-        for (int at = lane * 4; at < n; at += 128) {
-            float4 h = __ldcg((const float4 *)(p.hidden + (size_t)pair * n + at));
-            sum += exl3_put_operand(down.operand, down.row_cap, r, at, h, range.inv);
-        }
-        sum = __reduce_add_sync(~0u, sum);
-        if (lane == 0) {
-            p.row_max[pair] = 0;
-            *(int2 *)(down.scale + r) = make_int2(__float_as_int(range.scale), sum);
-        }
+    for (int at = lane * 4; at < n; at += 128) {
+        float4 h = __ldcg((const float4 *)(p.hidden + (size_t)pair * n + at));
+        sum += exl3_put_operand(down.operand, down.row_cap, row, at, h, range.inv);
     }
+    sum = __reduce_add_sync(~0u, sum);
+    if (lane != 0) return;
+    p.row_max[pair] = 0;
+    *(int2 *)(down.scale + row) = make_int2(__float_as_int(range.scale), sum);
 }
 
 __device__ __forceinline__ void exl3_finish_gate_up(
-    const exl3_rows_params &p, const exl3_gpu_job *jobs, int job, int block) {
-    const int lane = threadIdx.x & 31, expert = job >> 1;
+    const exl3_rows_params &p, int job, int block, int2 rows) {
+    const int lane = threadIdx.x & 31;
     const exl3_gpu_job &gate = p.list->jobs[job & ~1], &up = p.list->jobs[job | 1];
-    const exl3_gpu_job &down = p.down->jobs[expert];
+    const exl3_gpu_job &down = p.down->jobs[job >> 1];
     const int n = gate.matrix.out, at = block * 128 + lane * 4;
     const float4 suh = exl3_half4(down.matrix.suh + at);
-    for (int r = 0; r < gate.n_rows; r++) {
+    const float4 gate_svh = exl3_half4(gate.matrix.svh + at),
+                 up_svh = exl3_half4(up.matrix.svh + at);
+    for (int r = rows.x; r < rows.y; r++) {
         const int pair = down.first_pair + r;
+        const size_t from = (size_t)r * n + block * 128;
         const float w = __ldcg(p.weight + pair);
-        const float4 g = exl3_rounded(p.is_bf16, exl3_row_of(p, gate, block, r));
-        const float4 u = exl3_rounded(p.is_bf16, exl3_row_of(p, up, block, r));
+        const exl3_four_sums gate_sums(p.sums + gate.first_sum + from, gate.scale + r, lane);
+        const exl3_four_sums up_sums(p.sums + up.first_sum + from, up.scale + r, lane);
+        gate_sums.clear();
+        up_sums.clear();
+        const float4 g =
+            exl3_rounded(p.is_bf16, exl3_times(exl3_rotate(gate_sums.value(), lane), gate_svh));
+        const float4 u =
+            exl3_rounded(p.is_bf16, exl3_times(exl3_rotate(up_sums.value(), lane), up_svh));
         float4 h = make_float4(swiglu_of(g.x, u.x, p.limit, w), swiglu_of(g.y, u.y, p.limit, w),
             swiglu_of(g.z, u.z, p.limit, w), swiglu_of(g.w, u.w, p.limit, w));
         h = exl3_rounded(p.is_bf16, h);
@@ -134,19 +138,12 @@ __device__ __forceinline__ void exl3_finish_gate_up(
         __stcg((float4 *)(p.hidden + (size_t)pair * n + at), h);
         const uint32_t most = __reduce_max_sync(~0u, exl3_magnitude(h));
         if (lane == 0) atomicMax(p.row_max + pair, most);
+        if (exl3_completes(p.row_counter + pair, 1, n / 128)) exl3_quantize_hidden(p, down, r);
     }
-    if (exl3_completes(p.row_counter + expert, 1, n / 128)) exl3_quantize_hidden(p, down);
 }
 
-__device__ __forceinline__ void exl3_finish_down(
-    const exl3_rows_params &p, const exl3_gpu_job &job, int block) {
-    const int n = job.matrix.out, at = block * 128 + (threadIdx.x & 31) * 4;
-    for (int r = 0; r < job.n_rows; r++) {
-        float4 y = exl3_rounded(p.is_bf16, exl3_row_of(p, job, block, r));
-        __stcg((float4 *)(p.part + (size_t)(job.first_pair + r) * n + at), y);
-    }
-    if (!exl3_completes(p.block_counter + block, 1, exl3_list_of(p)->n_jobs)) return;
-    /* Two tokens at a time, so that their reads overlap. */
+/* The sums over the choices of every token, 128 outputs; two tokens at a time, so that their reads overlap. */
+__device__ __forceinline__ void exl3_sum_tokens(const exl3_rows_params &p, int n, int at) {
     for (int t = 0; t < p.n_tokens; t += 2) {
         const int *of = p.pair_of + t * p.n_choices;
         const int second = t + 1 < p.n_tokens ? p.n_choices : 0;
@@ -164,17 +161,33 @@ __device__ __forceinline__ void exl3_finish_down(
     }
 }
 
-/* A warp is done with n units of strip at.y of job at.x; finishes the strip's block if it was the last. */
+__device__ __forceinline__ void exl3_finish_down(
+    const exl3_rows_params &p, const exl3_gpu_job &job, int block, int2 rows) {
+    const int n = job.matrix.out, at = block * 128 + (threadIdx.x & 31) * 4;
+    for (int r = rows.x; r < rows.y; r++) {
+        float4 y = exl3_rounded(p.is_bf16, exl3_row_of(p, job, block, r));
+        __stcg((float4 *)(p.part + (size_t)(job.first_pair + r) * n + at), y);
+    }
+    if (exl3_completes(p.block_counter + block, rows.y - rows.x, p.n_tokens * p.n_choices))
+        exl3_sum_tokens(p, n, at);
+}
+
+/* Rows [rows.x, rows.y) of a block whose sums are complete. */
 template <int EPILOGUE>
-__device__ __forceinline__ void exl3_arrive(
-    const exl3_rows_params &p, const exl3_gpu_job *jobs, int2 at, int n) {
-    const exl3_gpu_job &job = jobs[at.x];
-    const int block = at.y >> 1;
+__device__ __forceinline__ void exl3_finish(
+    const exl3_rows_params &p, const exl3_gpu_job *jobs, int2 job_block, int2 rows) {
+    const exl3_gpu_job &job = jobs[job_block.x];
+    if constexpr (EPILOGUE == EXL3_DENSE) exl3_finish_dense(p, job, job_block.y, rows);
+    if constexpr (EPILOGUE == EXL3_GATE_UP) exl3_finish_gate_up(p, job_block.x, job_block.y, rows);
+    if constexpr (EPILOGUE == EXL3_DOWN) exl3_finish_down(p, job, job_block.y, rows);
+}
+
+/* A warp is done with n units of strip at.y of job at.x; true when that completes the strip's block. */
+template <int EPILOGUE>
+__device__ __forceinline__ bool exl3_arrive(
+    const exl3_rows_params &p, const exl3_gpu_job &job, int strip, int n) {
     const int total = (EPILOGUE == EXL3_GATE_UP ? 4 : 2) * (job.matrix.in / EXL3_GPU_UNIT_IN);
-    if (!exl3_completes(p.counters + job.first_counter + block, n, total)) return;
-    if constexpr (EPILOGUE == EXL3_DENSE) exl3_finish_dense(p, job, block);
-    if constexpr (EPILOGUE == EXL3_GATE_UP) exl3_finish_gate_up(p, jobs, at.x, block);
-    if constexpr (EPILOGUE == EXL3_DOWN) exl3_finish_down(p, job, block);
+    return exl3_completes(p.counters + job.first_counter + (strip >> 1), n, total);
 }
 
 #endif

@@ -33,9 +33,9 @@ static int exl3_device_get(exl3_device *out, err *e) {
  * its weights when the sums are there. */
 enum { EXL3_SPARE_ONE_IN = 32 };
 
-/* Rows of strips a CTA sums in shared memory: wanted beside a ring of three stages with one row and with
- * more (a CTA of down then has 24 strips of six tokens' experts, one of them with every token), most. */
-enum { EXL3_FEW_LOCAL = 16, EXL3_MANY_LOCAL = 160, EXL3_MOST_LOCAL = 224 };
+/* Rows of strips a CTA sums in shared memory, wanted beside a ring of three stages with one row and with
+ * more (a CTA of down then has 24 strips of six tokens' experts, one of them with every token). */
+enum { EXL3_FEW_LOCAL = 16, EXL3_MANY_LOCAL = 160 };
 
 /* Ring and local sums that fit, and the launch. */
 template <int EPILOGUE>

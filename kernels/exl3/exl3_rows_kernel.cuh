@@ -18,7 +18,8 @@
 constexpr int EXL3_WARPS = 16;
 constexpr int EXL3_SLICES = 4; /* 16-input slices of a unit */
 constexpr int EXL3_MAX_STAGES = 4;
-constexpr int EXL3_LOCAL_JOBS = 16; /* descriptors a CTA keeps in shared memory */
+constexpr int EXL3_LOCAL_JOBS = 16;  /* descriptors a CTA keeps in shared memory */
+constexpr int EXL3_MOST_LOCAL = 224; /* rows of strips a CTA sums there */
 
 /* The filling side of a warp's ring; used by lane 0 only. */
 struct exl3_feed {
@@ -337,10 +338,18 @@ __device__ __forceinline__ void exl3_prefetch_ends(
     }
 }
 
-/* Adds what the CTA summed in shared memory to the sums of all, one warp a strip, and finishes complete blocks. */
+/* Rows of complete blocks of a CTA, for all of its warps. */
+struct exl3_queue {
+    int n;
+    int2 item[EXL3_MOST_LOCAL]; /* {job * 8 + row, block} */
+};
+static_assert(EXL3_GPU_MAX_ROWS == 8, "a row in three bits");
+
+/* Adds what the CTA summed in shared memory to the sums of all, one warp a strip, and finishes the blocks
+ * that are complete then, one warp a row. */
 template <int EPILOGUE>
 __device__ __forceinline__ void exl3_add_local(const exl3_rows_params &p, const exl3_gpu_job *jobs,
-    const exl3_strips &strips, const int *local, int2 cta) {
+    const exl3_strips &strips, const int *local, int2 cta, exl3_queue &queue) {
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
 #pragma unroll 1
     for (int i = warp; i < strips.n; i += EXL3_WARPS) {
@@ -357,7 +366,18 @@ __device__ __forceinline__ void exl3_add_local(const exl3_rows_params &p, const 
             atomicAdd(sums, (unsigned long long)(v.x * 256ll + v.y));
             atomicAdd(sums + 1, (unsigned long long)(v.z * 256ll + v.w));
         }
-        exl3_arrive<EPILOGUE>(p, jobs, at, done);
+        if (!exl3_arrive<EPILOGUE>(p, job, at.y, done)) continue;
+        int to = 0;
+        if (lane == 0) to = atomicAdd(&queue.n, job.n_rows);
+        to = __shfl_sync(~0u, to, 0);
+        if (lane < job.n_rows) queue.item[to + lane] = make_int2(at.x * 8 + lane, at.y >> 1);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int i = warp; i < queue.n; i += EXL3_WARPS) {
+        const int2 item = queue.item[i];
+        const int row = item.x & 7;
+        exl3_finish<EPILOGUE>(p, jobs, make_int2(item.x >> 3, item.y), make_int2(row, row + 1));
     }
 }
 
@@ -368,6 +388,7 @@ __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
     __shared__ __align__(8) unsigned long long barriers[EXL3_WARPS * EXL3_MAX_STAGES];
     __shared__ __align__(16) exl3_gpu_job local_jobs[EXL3_LOCAL_JOBS];
     __shared__ exl3_place places[EXL3_WARPS + 1];
+    __shared__ exl3_queue queue;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     if (!p.has_early_list) {
         ptx_wait_for_previous();
@@ -376,6 +397,7 @@ __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
     const exl3_gpu_list *list = exl3_list_of(p);
     const int n_workers = gridDim.x * EXL3_WARPS, worker = blockIdx.x * EXL3_WARPS;
     exl3_find_places(list, n_workers, worker, places);
+    if (threadIdx.x == 0) queue.n = 0;
     if (lane == 0) {
         for (int i = 0; i < p.n_stages; i++)
             ptx_barrier_init(ptx_shared(barriers + warp * EXL3_MAX_STAGES + i), 1);
@@ -439,13 +461,14 @@ __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
         } else {
             exl3_strip_of<2>(ring, feed, b, n_left, to, p.powers);
         }
-        if (local == nullptr) exl3_arrive<EPILOGUE>(p, jobs, make_int2(job, strip), n);
+        if (local == nullptr && exl3_arrive<EPILOGUE>(p, b, strip, n))
+            exl3_finish<EPILOGUE>(p, jobs, make_int2(job, strip >> 1), make_int2(0, b.n_rows));
         done += n;
         if (unit + n == exl3_gpu_units(b.matrix.in, b.matrix.out)) job++;
     }
     if (local != nullptr) {
         __syncthreads();
-        exl3_add_local<EPILOGUE>(p, jobs, strips, local, cta);
+        exl3_add_local<EPILOGUE>(p, jobs, strips, local, cta, queue);
     }
 }
 
