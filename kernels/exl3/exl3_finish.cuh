@@ -168,8 +168,13 @@ __device__ __forceinline__ void exl3_finish_down(
         float4 y = exl3_rounded(p.is_bf16, exl3_row_of(p, job, block, r));
         __stcg((float4 *)(p.part + (size_t)(job.first_pair + r) * n + at), y);
     }
-    if (exl3_completes(p.block_counter + block, rows.y - rows.x, p.n_tokens * p.n_choices))
-        exl3_sum_tokens(p, n, at);
+}
+
+/* All rows of a block of down are finished; the tokens are summed when those of all experts are. */
+__device__ __forceinline__ void exl3_close_down(
+    const exl3_rows_params &p, const exl3_gpu_job &job, int block) {
+    if (exl3_completes(p.block_counter + block, job.n_rows, p.n_tokens * p.n_choices))
+        exl3_sum_tokens(p, job.matrix.out, block * 128 + (threadIdx.x & 31) * 4);
 }
 
 /* Rows [rows.x, rows.y) of a block whose sums are complete. */

@@ -379,6 +379,14 @@ __device__ __forceinline__ void exl3_add_local(const exl3_rows_params &p, const 
         const int row = item.x & 7;
         exl3_finish<EPILOGUE>(p, jobs, make_int2(item.x >> 3, item.y), make_int2(row, row + 1));
     }
+    if constexpr (EPILOGUE == EXL3_DOWN) {
+        __syncthreads();
+#pragma unroll 1
+        for (int i = warp; i < queue.n; i += EXL3_WARPS) {
+            const int2 item = queue.item[i];
+            if ((item.x & 7) == 0) exl3_close_down(p, jobs[item.x >> 3], item.y);
+        }
+    }
 }
 
 template <int EPILOGUE>
@@ -461,8 +469,10 @@ __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
         } else {
             exl3_strip_of<2>(ring, feed, b, n_left, to, p.powers);
         }
-        if (local == nullptr && exl3_arrive<EPILOGUE>(p, b, strip, n))
+        if (local == nullptr && exl3_arrive<EPILOGUE>(p, b, strip, n)) {
             exl3_finish<EPILOGUE>(p, jobs, make_int2(job, strip >> 1), make_int2(0, b.n_rows));
+            if constexpr (EPILOGUE == EXL3_DOWN) exl3_close_down(p, b, strip >> 1);
+        }
         done += n;
         if (unit + n == exl3_gpu_units(b.matrix.in, b.matrix.out)) job++;
     }
