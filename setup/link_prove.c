@@ -267,24 +267,21 @@ static bool has_write_bw(node_access *n) {
     return rc == OK;
 }
 
-int link_prove_rdma(node_access *head, node_access *worker, const link_plan *plan,
+/* Both rails at once to the machine i_server. */
+static int write_one_way(node_access *const node[LINK_NODES], const link_plan *plan, int i_server,
     double gbps[LINK_RAILS], err *e) {
     writing w[LINK_NODES * LINK_RAILS];
     char peer[LINK_RAILS][24];
     int started = 0, rc = OK;
-    if (!has_write_bw(head) || !has_write_bw(worker)) {
-        return err_set(
-            e, ERR_NOT_FOUND, "ib_write_bw (package perftest) is not installed on both machines");
-    }
     memset(w, 0, sizeof w);
     /* Servers first; the clients give them a second to listen. */
     for (int k = 0; k < LINK_NODES * LINK_RAILS && rc == OK; k++) {
-        int rail = k % LINK_RAILS, n = k < LINK_RAILS ? 1 : 0;
-        plain_address(plan->rail[1][rail].now, peer[rail]);
+        int rail = k % LINK_RAILS, n = k < LINK_RAILS ? i_server : 1 - i_server;
+        plain_address(plan->rail[i_server][rail].now, peer[rail]);
         if (k == LINK_RAILS) sleep_ms(1000);
-        w[k] = (writing){.node = second_access(n == 1 ? worker : head, e),
+        w[k] = (writing){.node = second_access(node[n], e),
             .dev = plan->rail[n][rail].rdma,
-            .peer = n == 1 ? NULL : peer[rail],
+            .peer = n == i_server ? NULL : peer[rail],
             .port = RDMA_PORT + rail};
         if (w[k].node == NULL) {
             rc = ERR_NET;
@@ -300,6 +297,23 @@ int link_prove_rdma(node_access *head, node_access *worker, const link_plan *pla
         if (rc == OK && w[k].rc != OK) rc = err_set(e, w[k].rc, "%s", w[k].e.msg);
         if (w[k].peer != NULL) gbps[k % LINK_RAILS] = w[k].gbps;
         node_access_close(w[k].node);
+    }
+    return rc;
+}
+
+int link_prove_rdma(node_access *head, node_access *worker, const link_plan *plan,
+    double gbps[LINK_RAILS], err *e) {
+    node_access *const node[LINK_NODES] = {head, worker};
+    double back[LINK_RAILS] = {0};
+    if (!has_write_bw(head) || !has_write_bw(worker)) {
+        return err_set(
+            e, ERR_NOT_FOUND, "ib_write_bw (package perftest) is not installed on both machines");
+    }
+    int rc = write_one_way(node, plan, 1, gbps, e);
+    if (rc == OK) rc = write_one_way(node, plan, 0, back, e);
+    /* The slower way is what the pair has. */
+    for (int k = 0; k < LINK_RAILS && rc == OK; k++) {
+        if (back[k] < gbps[k]) gbps[k] = back[k];
     }
     return rc;
 }

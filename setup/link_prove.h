@@ -16,7 +16,7 @@ int link_prove_tcp(node_access *head, node_access *worker, const link_plan *plan
     link_proof *out, err *e);
 /* The helper program to copy when the worker has none; NULL: the one beside this program. */
 void link_prove_helper(const char *path);
-/* Mean Gb/s of both rails at once by ib_write_bw. ERR_NOT_FOUND when it is not installed. */
+/* Mean Gb/s of both rails at once by ib_write_bw, to the worker and then back; the slower of the two. ERR_NOT_FOUND when it is not installed. */
 int link_prove_rdma(
     node_access *head, node_access *worker, const link_plan *plan, double gbps[LINK_RAILS], err *e);
 

@@ -17,6 +17,7 @@
 #include "engine/base/str.h"
 #include "setup/link.h"
 #include "setup/link_probe.h"
+#include "setup/link_prove.h"
 #include "setup/settings_import.h"
 
 static void judging_follows_the_limits(void **state) {
@@ -170,11 +171,61 @@ static void other_recipes_settings_are_understood(void **state) {
     import_report_release(&r);
 }
 
+/* ib_write_bw stands in PATH as a script that notes how it was called; what it "measures" depends on
+ * the device that asks. */
+static void rdma_is_measured_both_ways(void **state) {
+    (void)state;
+    static const char shim[] =
+        "#!/bin/sh\n[ \"$1\" = --version ] && exit 0\necho \"$*\" >> \"${0%/*}/calls\"\n"
+        "case $2 in h0) r=97.10 ;; h1) r=92.60 ;; w0) r=95.00 ;; w1) r=93.00 ;; esac\n"
+        "case \"$*\" in *10.9.*) echo \" 65536 1766140 0.00 $r 0.17\" ;; esac\n";
+    char dir[] = "/tmp/tandem-rdma.XXXXXX", path[600];
+    const char *before = getenv("PATH");
+    char *kept = strdup(before != NULL ? before : "/usr/bin:/bin");
+    double gbps[2] = {0};
+    buf calls = BUF_INIT;
+    err e = ERR_INIT;
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(path, sizeof path, "%s/ib_write_bw", dir);
+    assert_int_equal(file_write_atomic(path, shim, strlen(shim), 0755, &e), OK);
+    (void)snprintf(path, sizeof path, "%s:%.400s", dir, kept);
+    setenv("PATH", path, 1);
+    link_plan plan = {
+        .rail = {{{.rdma = "h0", .now = "10.9.0.1/24"}, {.rdma = "h1", .now = "10.9.1.1/24"}},
+            {{.rdma = "w0", .now = "10.9.0.2/24"}, {.rdma = "w1", .now = "10.9.1.2/24"}}}};
+    node_access *head = node_access_local("head", NULL),
+                *worker = node_access_local("worker", NULL);
+    int rc = link_prove_rdma(head, worker, &plan, gbps, &e);
+    setenv("PATH", kept, 1);
+    free(kept);
+    if (rc != OK) fail_msg("%s", e.msg);
+    assert_true(gbps[0] == 95.0); /* the worker's way back is the slower one */
+    assert_true(gbps[1] == 92.6);
+    (void)snprintf(path, sizeof path, "%s/calls", dir);
+    assert_int_equal(file_read(path, &calls, 65536, &e), OK);
+    static const char *const wanted[] = {
+        "-d h0 -s 65536 -D 10 -p 12000 --report_gbits -F 10.9.0.2\n",
+        "-d h1 -s 65536 -D 10 -p 12001 --report_gbits -F 10.9.1.2\n",
+        "-d w0 -s 65536 -D 10 -p 12000 --report_gbits -F 10.9.0.1\n",
+        "-d w1 -s 65536 -D 10 -p 12001 --report_gbits -F 10.9.1.1\n",
+        "-d w0 -s 65536 -D 10 -p 12000 --report_gbits -F\n",
+        "-d h1 -s 65536 -D 10 -p 12001 --report_gbits -F\n"};
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+        if (strstr(buf_cstr(&calls), wanted[i]) == NULL)
+            fail_msg("not called: %s%s", wanted[i], buf_cstr(&calls));
+    }
+    buf_release(&calls);
+    node_access_close(head);
+    node_access_close(worker);
+    (void)dir_remove_all(dir, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(judging_follows_the_limits),
         cmocka_unit_test(a_failed_apply_goes_back_by_itself),
         cmocka_unit_test(the_link_test_measures_and_wants_the_secret),
+        cmocka_unit_test(rdma_is_measured_both_ways),
         cmocka_unit_test(other_recipes_settings_are_understood),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
