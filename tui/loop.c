@@ -477,7 +477,8 @@ static int divert_errors(void) {
     int kept = -1;
     if (paths_logs(&dir, NULL) == OK && dir_make_all(buf_cstr(&dir), 0700, NULL) == OK) {
         buf_printf(&path, "%s/screen.log", buf_cstr(&dir));
-        int fd = open(buf_cstr(&path), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+        int fd =
+            open(buf_cstr(&path), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd >= 0) {
             kept = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 10);
             if (kept >= 0) dup2(fd, STDERR_FILENO);
