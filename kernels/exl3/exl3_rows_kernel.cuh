@@ -367,6 +367,11 @@ __device__ __forceinline__ void exl3_add_local(const exl3_rows_params &p, const 
             atomicAdd(sums + 1, (unsigned long long)(v.z * 256ll + v.w));
         }
         if (!exl3_arrive<EPILOGUE>(p, job, at.y, done)) continue;
+        if (job.n_rows == 1) { /* nothing to share */
+            exl3_finish<EPILOGUE>(p, jobs, make_int2(at.x, at.y >> 1), make_int2(0, 1));
+            if constexpr (EPILOGUE == EXL3_DOWN) exl3_close_down(p, job, at.y >> 1);
+            continue;
+        }
         int to = 0;
         if (lane == 0) to = atomicAdd(&queue.n, job.n_rows);
         to = __shfl_sync(~0u, to, 0);
