@@ -15,7 +15,6 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <glob.h>
 #include <locale.h>
 #include <signal.h>
 #include <spawn.h>
@@ -30,6 +29,7 @@
 #include "engine/base/str.h"
 #include "setup/manifest.h"
 #include "tests/harness/hub_server.h"
+#include "tests/harness/proc.h"
 #include "tests/harness/pty.h"
 #include "tests/harness/spark_tree.h"
 
@@ -104,24 +104,6 @@ static const char *text_of(const char *path) {
     static buf text = BUF_INIT;
     buf_reset(&text);
     return file_read(path, &text, 1 << 22, NULL) == OK ? buf_cstr(&text) : "";
-}
-
-/* In the words or the environment of a process of this machine. */
-static bool is_in_proc(const char *text) {
-    static const char *const patterns[] = {"/proc/[0-9]*/cmdline", "/proc/[0-9]*/environ"};
-    bool is_there = false;
-    for (size_t k = 0; k < 2; k++) {
-        glob_t g;
-        if (glob(patterns[k], 0, NULL, &g) != 0) continue;
-        for (size_t i = 0; i < g.gl_pathc; i++) {
-            buf bytes = BUF_INIT;
-            if (file_read(g.gl_pathv[i], &bytes, 1 << 20, NULL) == OK && bytes.len > 0)
-                is_there |= memmem(bytes.data, bytes.len, text, strlen(text)) != NULL;
-            buf_release(&bytes);
-        }
-        globfree(&g);
-    }
-    return is_there;
 }
 
 /* --- the screen --- */
@@ -720,7 +702,7 @@ static void others_come_in_only_on_purpose(void **state) {
     /* Its digest is kept, and the key is nowhere. */
     assert_int_equal(shell("grep -q '^laptop sha256:' %s/.config/tandem/api-keys", w.home), 0);
     assert_int_equal(shell("grep -rqF %s %s/.config %s/.local", key, w.home, w.home), 1);
-    assert_false(is_in_proc(key));
+    assert_false(proc_shows(key));
     pass("15 Keep running");
 }
 
