@@ -175,7 +175,7 @@ typedef struct exl3_gpu_experts_args {
     exl3_gpu_scratch scratch;  /* separate ranges for both lists */
     float *hidden;             /* [pairs][width] work space */
     uint32_t *row_max;         /* [pairs] zeroed once */
-    int32_t *row_counter;      /* [experts] zeroed once */
+    int32_t *row_counter;      /* [pairs] zeroed once */
     int32_t *block_counter;    /* [out/128] zeroed once */
     const float *weight;       /* [pairs] routing weight, applied before down (model.md 9.2) */
     float *part;               /* [pairs][out] work space */
