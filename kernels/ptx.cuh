@@ -196,6 +196,12 @@ __device__ __forceinline__ void ptx_load_matrix_4_transposed(uint32_t address, u
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(address));
 }
+/* Bytes of all ones where the codes (four bits) in the low half of c have their upper bit set, else zero. */
+__device__ __forceinline__ uint32_t ptx_spread_signs(uint32_t c) {
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, 0xd9c8;" : "=r"(r) : "r"(c << 4), "r"(c));
+    return r;
+}
 /* Upper half of v moved down, zero extended; kept as a byte permute so that it uses the ALU pipe once. */
 __device__ __forceinline__ uint32_t ptx_high_half(uint32_t v) {
     uint32_t r;

@@ -211,6 +211,8 @@ static void select_rows(model *m, int i, const row_lists *l) {
         &m->k, &(kv_unpack_args){m->key_format, b->index_rows, row, b->index_q, n, c->d_index});
     int i_source = c->layers[plan->kv_source].i_kv_source;
     indexer_args a = {.q = b->index_q,
+        .packed = m->key_format == KV_KEY ? b->index_rows : NULL,
+        .packed_bytes = row,
         .w = b->index_w,
         .batch = l->rows,
         .key_format = m->key_format,

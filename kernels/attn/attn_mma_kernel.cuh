@@ -66,11 +66,16 @@ __device__ __forceinline__ uint32_t attn_pair(float a, float b) {
     return *(const uint32_t *)&v;
 }
 
+/* What a lane reads of a packed row: codes of its 16 values and their scale. */
+struct attn_raw {
+    uint4 codes;
+    uint32_t scale;
+};
+
 /* 16 values of a lane: E4M3 at its 16 bytes. */
-__device__ __forceinline__ void attn_decode_window(const uint8_t *row, int lane, uint32_t (&v)[8]) {
-    const uint4 c = *(const uint4 *)(row + lane * 16);
-    const float s = ue8m0_value(row[ATTN_D + lane / 2]);
-    const uint32_t w[4] = {c.x, c.y, c.z, c.w};
+__device__ __forceinline__ void attn_decode_window(const attn_raw &r, uint32_t (&v)[8]) {
+    const float s = ue8m0_value(r.scale);
+    const uint32_t w[4] = {r.codes.x, r.codes.y, r.codes.z, r.codes.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         v[2 * i] = attn_pair(e4m3_value(w[i] & 255u) * s, e4m3_value(w[i] >> 8 & 255u) * s);
@@ -79,11 +84,9 @@ __device__ __forceinline__ void attn_decode_window(const uint8_t *row, int lane,
 }
 
 /* 16 values of a lane: E2M1 pairs at its 8 bytes, one scale. */
-__device__ __forceinline__ void attn_decode_compressed(
-    const uint8_t *row, int lane, uint32_t (&v)[8]) {
-    const uint2 c = *(const uint2 *)(row + lane * 8);
-    const float s = e4m3_value(row[ATTN_D / 2 + lane]);
-    const uint32_t w[2] = {c.x, c.y};
+__device__ __forceinline__ void attn_decode_compressed(const attn_raw &r, uint32_t (&v)[8]) {
+    const float s = e4m3_value(r.scale);
+    const uint32_t w[2] = {r.codes.x, r.codes.y};
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         const uint32_t b = w[i / 4] >> (i % 4) * 8;
@@ -91,19 +94,40 @@ __device__ __forceinline__ void attn_decode_compressed(
     }
 }
 
+/* Reads a warp's rows of the tile that begins at first. */
+template <int TILE>
+__device__ __forceinline__ void attn_fetch_tile(
+    const attn_list &l, uint8_t *const *rows, int first, attn_raw (&raw)[TILE / ATTN_MMA_WARPS]) {
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+#pragma unroll
+    for (int i = 0; i < TILE / ATTN_MMA_WARPS; i++) {
+        const int j = first + i * ATTN_MMA_WARPS + warp;
+        raw[i].codes = make_uint4(0, 0, 0, 0);
+        raw[i].scale = 0;
+        if (j < l.n_window) {
+            raw[i].codes = *(const uint4 *)(rows[j] + lane * 16);
+            raw[i].scale = rows[j][ATTN_D + lane / 2];
+        } else if (j < l.n_all) {
+            const uint2 c = *(const uint2 *)(rows[j] + lane * 8);
+            raw[i].codes.x = c.x, raw[i].codes.y = c.y;
+            raw[i].scale = rows[j][ATTN_D / 2 + lane];
+        }
+    }
+}
+
 /* Rows [first, first + TILE) of the list to the tile; rows behind the end become zero. */
 template <int TILE>
-__device__ __forceinline__ void attn_load_tile(
-    attn_mma_shared<TILE> &sh, const attn_list &l, uint8_t *const *rows, int first) {
+__device__ __forceinline__ void attn_put_tile(attn_mma_shared<TILE> &sh, const attn_list &l,
+    int first, const attn_raw (&raw)[TILE / ATTN_MMA_WARPS]) {
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
 #pragma unroll
     for (int i = 0; i < TILE / ATTN_MMA_WARPS; i++) {
         const int k = i * ATTN_MMA_WARPS + warp, j = first + k;
         uint32_t v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         if (j < l.n_window) {
-            attn_decode_window(rows[j], lane, v);
+            attn_decode_window(raw[i], v);
         } else if (j < l.n_all) {
-            attn_decode_compressed(rows[j], lane, v);
+            attn_decode_compressed(raw[i], v);
         }
         uint4 *to = (uint4 *)&sh.tile[k][lane * 16];
         to[0] = make_uint4(v[0], v[1], v[2], v[3]);
@@ -265,9 +289,12 @@ __global__ void __launch_bounds__(ATTN_THREADS, 1)
     attn_load_queries(sh, p, row, head0);
     __syncthreads();
     float total[4][4], c[4][4], most = 0.f, den = 0.f;
+    attn_raw ahead[TILE / ATTN_MMA_WARPS]; /* the next tile comes while this one is multiplied */
+    attn_fetch_tile<TILE>(l, rows, 0, ahead);
     for (int first = 0; first < l.n_all; first += TILE) {
         float tile_most, tile_sum;
-        attn_load_tile(sh, l, rows, first);
+        attn_put_tile(sh, l, first, ahead);
+        attn_fetch_tile<TILE>(l, rows, first + TILE, ahead);
         __syncthreads();
         attn_scores(sh);
         __syncthreads();
@@ -313,7 +340,9 @@ __global__ void __launch_bounds__(ATTN_THREADS, 1)
     attn_load_queries(sh, p, row, blockIdx.y * ATTN_GROUP);
     __syncthreads();
     float c[4][4], most, sum;
-    attn_load_tile(sh, l, rows, first);
+    attn_raw ahead[TILE / ATTN_MMA_WARPS];
+    attn_fetch_tile<TILE>(l, rows, first, ahead);
+    attn_put_tile(sh, l, first, ahead);
     __syncthreads();
     attn_scores(sh);
     __syncthreads();

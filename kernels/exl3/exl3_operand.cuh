@@ -19,29 +19,33 @@ __device__ __forceinline__ float4 exl3_half4_value(uint2 u) {
 
 /* exl3_put_operand for gemm: the rows of a tile lie together, and in them [in/32][hi, lo][slice][rows of
  * the tile][16 bytes], so that 8 rows of a slice are a block of 128 bytes as tensor cores read it and a
- * stage is one run; the inputs of a slice stand in the order of the windows. n: inputs of a row. */
+ * stage is one run; the inputs of a slice stand in the order of the windows (0, 1, 8, 9, 2, 3, 10, 11, ..).
+ * A whole warp, lane L with inputs at .. at + 3, at = 4 L mod 128: the lanes of a slice that hold inputs 0-7
+ * store the high bytes and the others the low ones, 8 bytes each. place.n: inputs of a row. */
 __device__ __forceinline__ int exl3_put_gemm_operand(
     const exl3_gemm_place &place, int row, int at, float4 v, float inv) {
     const float f[4] = {v.x, v.y, v.z, v.w};
-    int hi[4], lo[4], sum = 0;
+    uint32_t hi = 0, lo = 0;
+    int sum = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const int a = __float2int_rn(f[i] * inv);
-        hi[i] = (a + 128) >> 8;
-        lo[i] = a - hi[i] * 256;
+        const int a = __float2int_rn(f[i] * inv), h = (a + 128) >> 8;
+        hi |= (uint32_t)(h & 255) << 8 * i;
+        lo |= (uint32_t)(a & 255) << 8 * i; /* a - 256 h, its low byte */
         sum += a;
     }
-    const int slice = (at >> 4) & 1, q = (at >> 2) & 3, t = 2 * (q & 1);
+    const int slice = (at >> 4) & 1, q = (at >> 2) & 3;
+    const bool is_low = q >= 2;
+    const uint32_t mine = is_low ? lo : hi;
+    const uint32_t other = __shfl_xor_sync(~0u, is_low ? hi : lo, 2);
+    /* first: inputs 4 (q & 1) + 0 .. 3, second: those 8 further on. */
+    const uint32_t first = is_low ? other : mine, second = is_low ? mine : other;
     const int row0 = row / place.tile_rows * place.tile_rows;
     const int rows = min(place.tile_rows, place.row_cap - row0);
-    unsigned short *o = (unsigned short *)place.operand + (size_t)row0 * place.n +
-                        (((size_t)(at >> 5) * 4 + slice) * rows + (row - row0)) * 8 + t * 2 +
-                        (q >> 1);
-    o[0] = (unsigned short)((hi[0] & 255) | (hi[1] & 255) << 8);
-    o[2] = (unsigned short)((hi[2] & 255) | (hi[3] & 255) << 8);
-    o += (size_t)16 * rows;
-    o[0] = (unsigned short)((lo[0] & 255) | (lo[1] & 255) << 8);
-    o[2] = (unsigned short)((lo[2] & 255) | (lo[3] & 255) << 8);
+    const size_t block = (size_t)(at >> 5) * 4 + (is_low ? 2 : 0) + slice;
+    uint2 *o = (uint2 *)((char *)place.operand + (size_t)row0 * place.n * 2 +
+                         (block * rows + (row - row0)) * 16 + (q & 1) * 8);
+    *o = make_uint2(__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632));
     return sum;
 }
 

@@ -1,4 +1,4 @@
-#include "kernels/indexer/indexer_kernel.cuh"
+#include "kernels/indexer/indexer_mma_kernel.cuh"
 
 enum { INDEXER_REAL_D = 128 };
 
@@ -14,6 +14,25 @@ static bool needs_scores(const indexer_args *a) {
                (n + a->block - 1) / a->block > a->max_blocks);
 }
 
+/* Packed rows of the real size, at addresses that allow words. */
+static bool is_mma(const indexer_args *a) {
+    return a->packed != NULL && a->key_format == KV_KEY && a->n_heads == INDEXER_MMA_HEADS &&
+           a->d == INDEXER_MMA_D && ((uintptr_t)a->keys.base & 3) == 0 &&
+           a->keys.page_stride % 4 == 0 && a->keys.row_bytes % 4 == 0;
+}
+
+enum { INDEXER_SHARED_ROWS = 8, INDEXER_MANY_ROWS = 16 };
+
+static void run_mma_scores(kernel_context *k, const indexer_params *p, int n_rows, dim3 grid) {
+    if (n_rows >= INDEXER_MANY_ROWS && !p->a.uses_candidates) {
+        grid.y = (unsigned)((n_rows + INDEXER_SHARED_ROWS - 1) / INDEXER_SHARED_ROWS);
+        CUDA_RUN(k, "indexer score", indexer_mma_kernel<INDEXER_SHARED_ROWS>, grid, INDEXER_KEYS, 0,
+            *p, n_rows);
+    } else {
+        CUDA_RUN(k, "indexer score", indexer_mma_kernel<1>, grid, INDEXER_KEYS, 0, *p, n_rows);
+    }
+}
+
 static void run_scores(kernel_context *k, const indexer_params *p, int n_rows) {
     const indexer_args *a = &p->a;
     int64_t entries = entries_bound(a);
@@ -22,6 +41,10 @@ static void run_scores(kernel_context *k, const indexer_params *p, int n_rows) {
     const dim3 grid((unsigned)((entries + INDEXER_KEYS - 1) / INDEXER_KEYS), (unsigned)n_rows);
     const size_t shared = (size_t)a->n_heads * (size_t)(a->d + 1) * sizeof(float);
     if (entries == 0) return;
+    if (is_mma(a)) {
+        run_mma_scores(k, p, n_rows, grid);
+        return;
+    }
     if (a->d == INDEXER_REAL_D) {
         CUDA_RUN(k, "indexer score", indexer_score_kernel<INDEXER_REAL_D>, grid, INDEXER_KEYS,
             shared, *p);

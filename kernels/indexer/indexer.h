@@ -1,7 +1,7 @@
 /* The indexer: scores of compressed positions for each row, candidate blocks, and the exact top-k.
  *
  *   n_vis    = (pos + 1) / ratio            visible compressed positions of the row
- *   score[j] = sum_i (w[i] w_scale) max(0, q[i] . key[j])         heads i in order, fp32
+ *   score[j] = sum_i (w[i] w_scale) max(0, q[i] . key[j])         fp32, in a fixed order
  *   blocks   B[b] = largest score in the block; the block of position n_vis - 1 is pinned; the
  *            max_blocks best with a visible position are kept, ties to the lower block
  *   pick     the topk best positions (inside the kept blocks where those are used), ties to the
@@ -16,6 +16,9 @@
 
 typedef struct indexer_args {
     const float *q; /* [n][n_heads * d], rotated and quantized */
+    /* The same as KV_KEY rows [n * n_heads][packed_bytes], or NULL; a back end may read these instead. */
+    const uint8_t *packed;
+    size_t packed_bytes;
     const float *w; /* [n][n_heads] */
     batch_rows batch;
     kv_format key_format;

@@ -9,7 +9,7 @@
 #include "kernels/device.cuh"
 #include "kernels/kv/kv_device.cuh"
 
-constexpr int INDEXER_KEYS = 128;  /* of a block, one a thread */
+constexpr int INDEXER_KEYS = 128;  /* of a block */
 constexpr int INDEXER_PICK = 1024; /* threads of a picking block */
 
 struct indexer_params {

@@ -265,13 +265,18 @@ static void test_attention(void **state) {
 
 /* ---- indexer ---- */
 
-static void run_indexer(int n, int n_keys, int topk, int max_blocks) {
+static void run_indexer(int n, int n_keys, int topk, int max_blocks, bool is_packed) {
     enum { HEADS = 32, KEY = 128, BLOCK = 8 };
     size_t row = kv_row_bytes(KV_KEY, KEY);
     int n_pages = n_keys / PAGE + 1;
     uint8_t *pages = mem_alloc((size_t)(n_pages * PAGE) * row);
     float *q = random_floats((size_t)(n * HEADS * KEY), 1),
           *w = random_floats((size_t)(n * HEADS), 1);
+    uint8_t *packed = mem_alloc((size_t)(n * HEADS) * row);
+    for (int i = 0; i < n * HEADS; i++) {
+        kv_pack(KV_KEY, q + i * KEY, KEY, packed + (size_t)i * row);
+        kv_unpack(KV_KEY, packed + (size_t)i * row, KEY, q + i * KEY);
+    }
     int32_t *lists = mem_array((size_t)n * (size_t)(3 + topk + max_blocks) + (size_t)n_pages, 4);
     int64_t *pos = mem_array((size_t)n, 8);
     float *score = mem_array((size_t)n_keys * (size_t)n * 2 + 64, 4);
@@ -295,6 +300,7 @@ static void run_indexer(int n, int n_keys, int topk, int max_blocks) {
     size_t n_lists = (size_t)n * (size_t)(3 + topk + max_blocks) + (size_t)n_pages;
     int32_t *g_lists = sent(lists, n_lists * 4), *got = mem_array(n_lists, 4);
     g.q = sent(q, (size_t)(n * HEADS * KEY) * 4), g.w = sent(w, (size_t)(n * HEADS) * 4);
+    if (is_packed) g.packed = sent(packed, (size_t)(n * HEADS) * row), g.packed_bytes = row;
     g.keys.base = sent(pages, (size_t)(n_pages * PAGE) * row), g.keys.table = g_lists;
     g.batch.slot = g_lists + n_pages, g.batch.pos = sent(pos, (size_t)n * 8);
     g.selection = g_lists + (selection - lists), g.n_selected = g_lists + (counts - lists);
@@ -326,10 +332,13 @@ static void run_indexer(int n, int n_keys, int topk, int max_blocks) {
 
 static void test_indexer(void **state) {
     (void)state;
-    run_indexer(3, 5000, 512, 2048);
-    run_indexer(2, 5000, 512, 100);
-    run_indexer(40, 700, 512, 64);
-    run_indexer(1, 90, 16, 5);
+    for (int i = 0; i < 2; i++) {
+        run_indexer(3, 5000, 512, 2048, i == 1);
+        run_indexer(2, 5000, 512, 100, i == 1);
+        run_indexer(40, 700, 512, 64, i == 1);
+        run_indexer(19, 1111, 64, 16, i == 1);
+        run_indexer(1, 90, 16, 5, i == 1);
+    }
 }
 
 /* ---- router ---- */
