@@ -14,6 +14,12 @@ uint64_t clock_mono_ms(void) {
     return clock_mono_ns() / 1000000u;
 }
 
+uint64_t clock_thread_ms(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000u + (uint64_t)t.tv_nsec / 1000000u;
+}
+
 uint64_t clock_wall_ms(void) {
     struct timespec t;
     (void)clock_gettime(CLOCK_REALTIME, &t);

@@ -5,6 +5,8 @@
 
 uint64_t clock_mono_ns(void);
 uint64_t clock_mono_ms(void);
+/* Processor time of the calling thread: what work has taken, whatever else the machine does. */
+uint64_t clock_thread_ms(void);
 /* Milliseconds since 1970-01-01 UTC. */
 uint64_t clock_wall_ms(void);
 /* Sleeps the full time also across signals. */

@@ -77,7 +77,7 @@ int schema_compile_all(schema_compiler *c) {
             rc = schema_build(c, s.value, &alts.at[i]);
         mem_free(alts.at);
         if (rc != OK) return rc;
-        if (clock_mono_ms() > c->deadline_ms) {
+        if (clock_thread_ms() > c->limit_ms) {
             return schema_fail(c, ERR_UNSUPPORTED, 1, NULL, "takes too long to compile");
         }
     }
@@ -305,7 +305,7 @@ void schema_prune(grammar *g) {
 
 int schema_into(grammar *g, const json *schema, const schema_options *o, uint32_t *value, err *e) {
     schema_compiler c = {.g = g, .options = o, .e = e, .memory = ARENA_MAX((size_t)512 << 20)};
-    c.deadline_ms = clock_mono_ms() + SCHEMA_MAX_MS;
+    c.limit_ms = clock_thread_ms() + SCHEMA_MAX_MS;
     literal root = 2;
     int rc = schema_scan(&c, schema);
     if (rc == OK) rc = schema_value(&c, &root, 1, value);

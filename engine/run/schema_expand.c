@@ -118,7 +118,7 @@ int schema_expand(
             push(&work, &branch);
         }
         c->n_partials += fork->n_lists;
-        if (c->n_partials > SCHEMA_MAX_PARTIALS || clock_mono_ms() > c->deadline_ms) {
+        if (c->n_partials > SCHEMA_MAX_PARTIALS || clock_thread_ms() > c->limit_ms) {
             rc = out_of_bounds(c, lits[0], "too many combinations to work out");
         }
     }

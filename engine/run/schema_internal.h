@@ -156,7 +156,7 @@ typedef struct schema_compiler {
     uint32_t set_table_size;
     uint32_t n_built;
     uint32_t n_partials, n_atoms, n_properties;
-    uint64_t deadline_ms;
+    uint64_t limit_ms; /* of clock_thread_ms */
     const dfa *any;
 } schema_compiler;
 
