@@ -90,10 +90,69 @@ static int nccl_check(nccl_exchange *x, ncclResult_t code, const char *what, err
     return kind;
 }
 
+/* NCCL's own end may wait, for peers or for recorded steps, so a thread makes it. Whoever ends last frees
+ * this. */
+typedef struct nccl_end {
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t ended;
+    bool is_done, is_abandoned;
+    /* set before the thread */
+    decltype(&ncclCommAbort) abort;
+    ncclComm_t comm;
+    int device;
+} nccl_end;
+
+enum { NCCL_END_MS = 3000 };
+
+static void *end_thread(void *arg) {
+    nccl_end *s = (nccl_end *)arg;
+    (void)cudaSetDevice(s->device);
+    (void)s->abort(s->comm);
+    pthread_mutex_lock(&s->lock);
+    s->is_done = true;
+    const bool is_mine = s->is_abandoned;
+    pthread_cond_signal(&s->ended);
+    pthread_mutex_unlock(&s->lock);
+    if (is_mine) mem_free(s);
+    return NULL;
+}
+
+static struct timespec time_after(int ms) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_REALTIME, &t);
+    t.tv_sec += ms / 1000;
+    return t;
+}
+
 /* The exchange is of no more use: work of the device that waits for a peer ends. */
 static void nccl_give_up(nccl_exchange *x) {
-    if (x->comm != NULL) (void)x->nccl.abort(x->comm);
+    if (x->comm == NULL) return;
+    nccl_end *s = (nccl_end *)mem_alloc(sizeof(*s));
+    pthread_t thread;
+    (void)pthread_mutex_init(&s->lock, NULL);
+    (void)pthread_cond_init(&s->ended, NULL);
+    s->abort = x->nccl.abort;
+    s->comm = x->comm;
+    s->device = x->device;
     x->comm = NULL;
+    if (pthread_create(&thread, NULL, end_thread, s) != 0) {
+        mem_free(s);
+        return;
+    }
+    (void)pthread_detach(thread);
+    const struct timespec until = time_after(NCCL_END_MS);
+    pthread_mutex_lock(&s->lock);
+    int rc = 0;
+    while (!s->is_done && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&s->ended, &s->lock, &until);
+    const bool is_done = s->is_done;
+    s->is_abandoned = !is_done;
+    pthread_mutex_unlock(&s->lock);
+    if (is_done) {
+        mem_free(s);
+    } else {
+        x->nccl.handle = NULL; /* the thread still uses the library */
+    }
 }
 
 /* What stands in the way of a call: an earlier failure, an abort from another thread, or what NCCL
@@ -224,9 +283,7 @@ static void *start_thread(void *arg) {
 
 /* False when the deadline came first; the thread then keeps s. */
 static bool start_wait(nccl_start *s) {
-    struct timespec until;
-    (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += NCCL_START_MS / 1000;
+    const struct timespec until = time_after(NCCL_START_MS);
     pthread_mutex_lock(&s->lock);
     int rc = 0;
     while (!s->is_done && rc != ETIMEDOUT)

@@ -74,7 +74,7 @@ typedef struct model_memory_plan {
     size_t pages_bytes;     /* all */
     size_t slot_bytes;      /* one slot */
     size_t slots_bytes;     /* all */
-    size_t scratch_bytes;   /* work space of a step */
+    size_t scratch_bytes;   /* work space of a step, recorded steps, exchange of a device */
     size_t total_bytes;
 } model_memory_plan;
 

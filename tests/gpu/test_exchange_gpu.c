@@ -226,7 +226,7 @@ static void *run_lonely(void *arg) {
     return NULL;
 }
 
-static void check_lonely(vectors *v, exchange_kind kind, bool is_aborted, const char *what) {
+static void check_lonely(vectors *v, bool is_aborted, const char *what) {
     static lonely l[2];
     exchange *control[2];
     pthread_t t[2];
@@ -234,7 +234,7 @@ static void check_lonely(vectors *v, exchange_kind kind, bool is_aborted, const 
     char got[256];
     CHECK(exchange_local_open(2, 0, 60000, control, &e) == OK);
     for (int i = 0; i < 2; i++) {
-        l[i] = (lonely){.run = {.rank = i, .kind = kind, .control = control[i]},
+        l[i] = (lonely){.run = {.rank = i, .kind = EXCHANGE_PEER, .control = control[i]},
             .timeout_ms = is_aborted ? 60000 : 700,
             .is_aborted = is_aborted};
         CHECK(pthread_create(&t[i], NULL, run_lonely, &l[i]) == 0);
@@ -336,8 +336,7 @@ int main(void) {
                 "other bits");
         printf("two ranks against one: %s; NCCL %d\n", text, exchange_nccl_version());
     }
-    check_lonely(&v, EXCHANGE_PEER, false, "peer memory, a rank that never comes");
-    check_lonely(&v, EXCHANGE_PEER, true, "peer memory, aborted");
-    if (has_nccl) check_lonely(&v, EXCHANGE_NCCL, true, "NCCL, aborted");
+    check_lonely(&v, false, "peer memory, a rank that never comes");
+    check_lonely(&v, true, "peer memory, aborted");
     return vectors_end(&v);
 }
