@@ -98,7 +98,7 @@ static bool read_line(app_pair *p) {
         while (from > 0 && text.data[from - 1] != '\n')
             from--;
         size_t n = end > from ? end - 1 - from : 0;
-        const char *line = text.data != NULL ? text.data + from : "";
+        const char *line = buf_cstr(&text) + from;
         p->is_error = n > 8 && strncmp(line, "tandem: ", 8) == 0;
         if (p->is_error) {
             line += 8;
