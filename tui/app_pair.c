@@ -99,7 +99,7 @@ static bool read_line(app_pair *p) {
             from--;
         size_t n = end > from ? end - 1 - from : 0;
         const char *line = buf_cstr(&text) + from;
-        p->is_error = n > 8 && strncmp(line, "tandem: ", 8) == 0;
+        p->is_error = n > 8 && memcmp(line, "tandem: ", 8) == 0;
         if (p->is_error) {
             line += 8;
             n -= 8;
