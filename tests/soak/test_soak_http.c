@@ -579,7 +579,8 @@ static void random_load_over_http(void **state) {
         pthread_join(clients[i].thread, NULL);
     }
     if (s->fault[0] != '\0') fail_msg("%s", s->fault);
-    assert_true(s->n_compared > s->n_done / 2 && s->n_bad > 0);
+    /* How many are refused depends on what else the machine does. */
+    assert_true(s->n_compared > (s->n_done - s->n_refused) / 2 && s->n_bad > 0);
     assert_int_equal(stop(&s->tested, SIGTERM), 0);
     assert_int_equal(stop(&s->lone, SIGTERM), 0);
     check_log(s);
