@@ -167,7 +167,7 @@ static void take_hit(prefix_cache *c, prefix_hit *out, int32_t i, int32_t n_toke
     out->snapshot = c->blobs + (size_t)n->mark * c->o.snapshot_bytes;
 }
 
-void prefix_find(prefix_cache *c, const prefix_key *key, prefix_hit *out) {
+static void find(prefix_cache *c, const prefix_key *key, bool has_tails, prefix_hit *out) {
     int32_t at = PREFIX_ROOT;
     int32_t done = 0;
     int32_t best = NONE;
@@ -176,7 +176,8 @@ void prefix_find(prefix_cache *c, const prefix_key *key, prefix_hit *out) {
     for (;;) {
         int32_t left = key->n_tokens - done;
         const int32_t *tokens = key->tokens + done;
-        for (int32_t t = c->nodes[at].first_tail; t != NONE; t = c->nodes[t].next_tail) {
+        int32_t t = has_tails ? c->nodes[at].first_tail : NONE;
+        for (; t != NONE; t = c->nodes[t].next_tail) {
             int32_t end = done + c->nodes[t].n_tokens;
             if (end <= out->n_tokens || !tail_matches(c, t, key, tokens, left)) continue;
             take_hit(c, out, t, end);
@@ -198,6 +199,14 @@ void prefix_find(prefix_cache *c, const prefix_key *key, prefix_hit *out) {
     if (best == NONE) return;
     use(c, best);
     c->marks[c->nodes[best].mark].n_hits++;
+}
+
+void prefix_find(prefix_cache *c, const prefix_key *key, prefix_hit *out) {
+    find(c, key, true, out);
+}
+
+void prefix_find_border(prefix_cache *c, const prefix_key *key, prefix_hit *out) {
+    find(c, key, false, out);
 }
 
 int32_t prefix_node_at(const prefix_cache *c, int32_t i, int32_t n_pages) {

@@ -60,6 +60,8 @@ void prefix_free(prefix_cache *c);
 
 /* The longest mark on the way of the key's tokens. Counts as use. */
 void prefix_find(prefix_cache *c, const prefix_key *key, prefix_hit *out);
+/* The same among marks at page borders, which need no page to be copied. */
+void prefix_find_border(prefix_cache *c, const prefix_key *key, prefix_hit *out);
 /* The node of the chain that ends in node with n_pages whole pages up to it. */
 int32_t prefix_node_at(const prefix_cache *c, int32_t node, int32_t n_pages);
 /* Page number i of the chain that ends in node. */

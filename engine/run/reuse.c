@@ -51,19 +51,26 @@ static int slot_of(const run *r, const stream *s) {
     return (int)(s - r->streams);
 }
 
-void reuse_forget(run *r, stream *s, const err *why) {
+bool reuse_forget(run *r, stream *s, const err *why) {
+    static const err busy = {.code = ERR_BUSY,
+        .msg =
+            "what was kept of the prompt cannot be read, and other requests have the pages to read "
+            "it anew; try again"};
     int32_t n = s->n_pages;
     LOG(LOG_WARN, "cache", "known prefix not used", "message=\"%s\"", why->msg);
     for (int32_t i = 0; i < n; i++) {
         page_pool_put(r->pool, s->pages[i]);
     }
-    bool is_reserved = page_pool_reserve(r->pool, n);
-    CHECK(is_reserved);
-    s->n_reserved_pages += n;
     s->n_pages = 0;
     s->node = PREFIX_ROOT;
     s->n_in_cache = 0;
     r->source->slot_reset(r->source->self, slot_of(r, s));
+    if (!page_pool_reserve(r->pool, n)) {
+        stream_end(r, s, RUN_END_ERROR, -1, &busy);
+        return false;
+    }
+    s->n_reserved_pages += n;
+    return true;
 }
 
 void reuse_share(run *r, stream *s, int32_t node, int32_t n_pages) {
@@ -104,7 +111,8 @@ static void take_hit(run *r, stream *s, const prefix_hit *hit) {
     int rc = take_pages(r, s, hit, &why);
     if (rc == OK) rc = r->source->slot_load(r->source->self, slot_of(r, s), hit->snapshot, &why);
     if (rc != OK) {
-        reuse_forget(r, s, &why);
+        bool is_fresh = reuse_forget(r, s, &why);
+        CHECK(is_fresh);
         return;
     }
     s->node = hit->node;
@@ -112,10 +120,21 @@ static void take_hit(run *r, stream *s, const prefix_hit *hit) {
     reuse_begin_at(r, s, hit->n_tokens);
 }
 
+/* While the last part of a hit is copied, its own page is held beside all that streams have set aside:
+ * without a page more than that only whole pages are taken. */
+static void find_hit(run *r, const prefix_key *key, prefix_hit *out) {
+    prefix_find(r->prefixes, key, out);
+    if (out->tail_page < 0 || !page_pool_is_idle(r->pool, out->tail_page)) return;
+    if (page_pool_reserve(r->pool, 1))
+        page_pool_unreserve(r->pool, 1);
+    else
+        prefix_find_border(r->prefixes, key, out);
+}
+
 void reuse_from_memory(run *r, stream *s) {
     prefix_hit hit;
     prefix_key key = key_of(s->t, s->t->n_prompt - 1);
-    prefix_find(r->prefixes, &key, &hit);
+    find_hit(r, &key, &hit);
     take_hit(r, s, &hit);
 }
 
@@ -127,7 +146,7 @@ void reuse_start(run *r, stream *s) {
     s->load.is_on = false;
     if (r->prefixes == NULL) return;
     prefix_key key = key_of(s->t, s->t->n_prompt - 1);
-    prefix_find(r->prefixes, &key, &hit);
+    find_hit(r, &key, &hit);
     if (hit.n_match > hit.n_tokens) s->branch_at = hit.n_match;
     if (!store_plan(r, s, &key, &hit)) take_hit(r, s, &hit);
 }

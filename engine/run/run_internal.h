@@ -214,8 +214,9 @@ void reuse_from_memory(run *r, stream *s);
 void reuse_share(run *r, stream *s, int32_t node, int32_t n_pages);
 /* The slot holds n_tokens of a known prefix: the stream goes on there. */
 void reuse_begin_at(run *r, stream *s, int32_t n_tokens);
-/* A start behind a known prefix failed: the stream is as fresh as before. */
-void reuse_forget(run *r, stream *s, const err *why);
+/* A start behind a known prefix failed: the stream is as fresh as before. False: pages that it shared
+ * are set aside for others since, and the stream has ended; never in the step that shared them. */
+bool reuse_forget(run *r, stream *s, const err *why);
 /* A stream that reads the same prompt now will leave a prefix for t. */
 bool reuse_should_wait(const run *r, const ticket *t);
 

@@ -276,8 +276,7 @@ static void load_some(run *r, stream *s) {
         atomic_fetch_add_explicit(&r->n_disk_tokens, (uint64_t)n_tokens, memory_order_relaxed);
         return;
     }
-    reuse_forget(r, s, &why);
-    reuse_from_memory(r, s);
+    if (reuse_forget(r, s, &why)) reuse_from_memory(r, s);
 }
 
 void store_stop(run *r, stream *s) {

@@ -354,6 +354,56 @@ static void what_failed_is_never_found(void **state) {
     close_side(&cached);
 }
 
+/* The same prompt again where nothing is free: the page that would be copied is held itself, so there is
+ * none to copy it to. */
+static void full_pools_copy_nothing(void **state) {
+    (void)state;
+    side fresh;
+    ask a = {0};
+    open_fresh(&fresh);
+    for (int32_t n_pages = 2; n_pages <= 8; n_pages++) {
+        side full;
+        open_side(&full, (paged_toy_options){.n_slots = 2, .n_pages = n_pages, .has_drafts = true},
+            (run_options){0});
+        for (int round = 0; round < 8; round++) {
+            fill(&a, n_pages * PAGE - 6 - round / 4, (uint64_t)n_pages);
+            a.max_tokens = 1 + round % 4;
+            reply want = answer(fresh.run, &a);
+            reply got = answer(full.run, &a);
+            assert_same(&want, &got);
+        }
+        close_side(&full);
+    }
+    close_side(&fresh);
+}
+
+/* As above, but another stream holds what is not the prefix's. */
+static void a_neighbour_leaves_no_page_to_copy_to(void **state) {
+    (void)state;
+    side fresh;
+    side full;
+    ask a = {0};
+    ask other = {0};
+    open_fresh(&fresh);
+    open_side(&full, (paged_toy_options){.n_slots = 2, .n_pages = 6}, (run_options){0});
+    fill(&a, 25, 1);
+    fill(&other, 49, 2);
+    other.max_tokens = 15;
+    a.max_tokens = 1;
+    (void)answer(full.run, &a);
+    paged_toy_slow(full.toy, 5);
+    ticket *t = submit(full.run, &other);
+    a.max_tokens = 6;
+    reply want = answer(fresh.run, &a);
+    reply got = answer(full.run, &a);
+    assert_same(&want, &got);
+    want = answer(fresh.run, &other);
+    got = collect(t);
+    assert_same(&want, &got);
+    close_side(&full);
+    close_side(&fresh);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cached_equals_fresh_around_page_borders),
@@ -366,6 +416,8 @@ int main(void) {
         cmocka_unit_test(equal_prompts_share_one_reading),
         cmocka_unit_test(a_cancelled_prompt_is_not_lost),
         cmocka_unit_test(what_failed_is_never_found),
+        cmocka_unit_test(full_pools_copy_nothing),
+        cmocka_unit_test(a_neighbour_leaves_no_page_to_copy_to),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
