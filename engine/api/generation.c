@@ -151,6 +151,7 @@ static int make_guide(generation *g, run_guide *out, bool *has_guide, err *e) {
         .value = p->value,
         .calls = g->q.has_tools ? p->calls : NULL,
         .is_forced = p->must_call,
+        .ignores_eos = p->ignores_eos,
         .thinking_budget = p->thinking_budget,
         .max_tokens = g->q.max_tokens,
         .keeps_room = p->max_tokens > 0 && (p->keeps_room || p->value != NULL || p->must_call),

@@ -4,6 +4,11 @@
 
 #define COPY_AVERAGE 0.1
 
+typedef struct drawn {
+    sample_pick pick;
+    int32_t end; /* the token that ends the reply here beside the stop ids, or -1 */
+} drawn;
+
 static bool is_stop(const ticket *t, int32_t token) {
     for (int32_t i = 0; i < t->n_stop_ids; i++) {
         if (t->stop_ids[i] == token) return true;
@@ -13,14 +18,15 @@ static bool is_stop(const ticket *t, int32_t token) {
 
 /* Draws the token at a position from one row, under the bans, the guide and the settings of the
  * stream. */
-static int pick_token(run *r, ticket *t, const float *logits, int64_t position, sample_pick *out) {
-    run_guide_view view = {.forced = -1};
+static int pick_token(run *r, ticket *t, const float *logits, int64_t position, drawn *out) {
+    run_guide_view view = {.forced = -1, .end = -1};
     if (t->has_guide) {
         int rc = t->guide.before(t->guide.ctx, &view);
         if (rc != OK) return rc;
     }
+    out->end = view.end;
     if (view.forced >= 0) {
-        sampler_force(r->sampler, &t->sampling, logits, view.forced, out);
+        sampler_force(r->sampler, &t->sampling, logits, view.forced, &out->pick);
         return OK;
     }
     for (int32_t i = 0; i < view.n_banned; i++) {
@@ -32,13 +38,14 @@ static int pick_token(run *r, ticket *t, const float *logits, int64_t position, 
         .n_banned = t->n_banned + view.n_banned,
         .mask = view.mask,
         .counts = t->counts.generated != NULL ? &t->counts : NULL};
-    return sampler_pick(r->sampler, &t->sampling, &row, out);
+    return sampler_pick(r->sampler, &t->sampling, &row, &out->pick);
 }
 
 /* Appends a drawn token. True if the stream goes on; else it has ended. */
-static bool keep_token(run *r, stream *s, const sample_pick *pick) {
+static bool keep_token(run *r, stream *s, const drawn *d) {
     ticket *t = s->t;
-    if (is_stop(t, pick->token)) {
+    const sample_pick *pick = &d->pick;
+    if (pick->token == d->end || is_stop(t, pick->token)) {
         stream_end(r, s, RUN_END_STOP, pick->token, NULL);
         return false;
     }
@@ -82,19 +89,19 @@ static void fail_row(run *r, stream *s, const step_result *result, int64_t posit
 /* One row: guard, draw, keep. True if the stream goes on with *token. */
 static bool take_row(
     run *r, stream *s, const step_result *result, int32_t i_row, int64_t position, int32_t *token) {
-    sample_pick pick;
+    drawn d;
     if (!result->is_finite[i_row]) {
         fail_row(r, s, result, position);
         return false;
     }
     const float *logits = result->logits + (size_t)i_row * (size_t)r->info.n_vocab;
-    int rc = pick_token(r, s->t, logits, position, &pick);
+    int rc = pick_token(r, s->t, logits, position, &d);
     if (rc != OK) {
         fail_stream(r, s, rc, "no token is allowed by the request's own limits", position);
         return false;
     }
-    *token = pick.token;
-    return keep_token(r, s, &pick);
+    *token = d.pick.token;
+    return keep_token(r, s, &d);
 }
 
 static void count_drafted(run *r, ticket *t, int32_t n_drafted) {

@@ -58,9 +58,24 @@ static bool must_close(const reply_guide *g) {
     return g->o.max_tokens - g->n_taken <= room;
 }
 
+static bool is_empty(const uint64_t *mask, size_t n_words) {
+    for (size_t i = 0; i < n_words; i++) {
+        if (mask[i] != 0) return false;
+    }
+    return true;
+}
+
+/* Nothing follows the end of a grammar, so it ends the reply also when it is no stop id. */
 static void use_mask(reply_guide *g, grammar_state *s, run_guide_view *view) {
+    int32_t eos = g->ids.eos;
     grammar_mask(s, g->mask);
     view->mask = g->mask;
+    view->end = eos;
+    if (!g->o.ignores_eos || eos < 0) return;
+    uint64_t *word = &g->mask[eos / 64], bit = (uint64_t)1 << (eos % 64);
+    if ((*word & bit) == 0) return;
+    *word &= ~bit;
+    if (is_empty(g->mask, g->n_words)) *word |= bit;
 }
 
 static int before(void *ctx, run_guide_view *view) {

@@ -17,6 +17,7 @@ typedef struct reply_guide_options {
     grammar *value;          /* the whole answer; NULL: free. Held by the guide */
     grammar *calls;          /* of tool calls; NULL: none offered. Held by the guide */
     bool is_forced;          /* calls begins before its opener and must be used */
+    bool ignores_eos;        /* a grammar ends the reply only where it allows nothing else */
     int64_t thinking_budget; /* tokens; -1: none */
     int32_t max_tokens;      /* of the reply */
     bool keeps_room;         /* thinking ends before it takes all of max_tokens */

@@ -54,6 +54,7 @@ typedef struct run_guide_view {
     const uint64_t *mask; /* bit set = allowed; NULL: all */
     int32_t banned[4];    /* tokens not allowed now */
     int32_t n_banned;
+    int32_t end; /* this token ends the reply as a stop id does; -1: none */
 } run_guide_view;
 typedef struct run_guide {
     void *ctx;

@@ -14,6 +14,9 @@
 /* Below this the division could overflow, and the pick is the greedy one for any real logits. */
 #define SAMPLER_TEMPERATURE_MIN 1e-4f
 
+/* A bias this low bans. */
+#define SAMPLER_BAN -100.0f
+
 struct sampler {
     int32_t n_vocab;
     float *scaled; /* [n_vocab] working copy of a row */
@@ -162,8 +165,8 @@ static void apply_mask(float *v, int32_t n, const uint64_t *mask) {
 }
 
 /* Copies the row into s->scaled with mask, bias and penalties applied, in that order;
- * temperature is not yet applied. */
-static void shape_row(sampler *s, const sample_params *p, const sample_row *row) {
+ * temperature is not yet applied. ban is added where a bias bans. */
+static void shape_row(sampler *s, const sample_params *p, const sample_row *row, float ban) {
     memcpy(s->scaled, row->logits, (size_t)s->n_vocab * sizeof *s->scaled);
     apply_bans(s->scaled, s->n_vocab, row->banned, row->n_banned);
     if (row->mask != NULL) {
@@ -172,7 +175,7 @@ static void shape_row(sampler *s, const sample_params *p, const sample_row *row)
     for (int32_t i = 0; i < p->n_bias; i++) {
         int32_t t = p->bias[i].token;
         if (t < 0 || t >= s->n_vocab) continue;
-        s->scaled[t] = p->bias[i].bias <= -100.0f ? -INFINITY : s->scaled[t] + p->bias[i].bias;
+        s->scaled[t] += p->bias[i].bias <= SAMPLER_BAN ? ban : p->bias[i].bias;
     }
     if (row->counts != NULL && sample_params_penalize(p)) {
         apply_penalties(s->scaled, s->n_vocab, p, row->counts);
@@ -320,6 +323,11 @@ void sampler_force(
     }
 }
 
+static int32_t pick_shaped(sampler *s, const sample_params *p, const sample_row *row, float ban) {
+    shape_row(s, p, row, ban);
+    return sample_params_greedy(p) ? row_argmax(s->scaled, s->n_vocab) : pick_sampled(s, p, row);
+}
+
 int sampler_pick(sampler *s, const sample_params *p, const sample_row *row, sample_pick *out) {
     bool is_greedy = sample_params_greedy(p);
     bool is_shaped = p->n_bias > 0 || (row->counts != NULL && sample_params_penalize(p));
@@ -330,8 +338,10 @@ int sampler_pick(sampler *s, const sample_params *p, const sample_row *row, samp
         out->token = row_argmax(row->logits, s->n_vocab);
     }
     if (out->token < 0 || is_banned(row, out->token)) {
-        shape_row(s, p, row);
-        out->token = is_greedy ? row_argmax(s->scaled, s->n_vocab) : pick_sampled(s, p, row);
+        out->token = pick_shaped(s, p, row, -INFINITY);
+    }
+    if (out->token < 0 && p->n_bias > 0) {
+        out->token = pick_shaped(s, p, row, SAMPLER_BAN);
     }
     if (out->token < 0) return ERR_INTERNAL;
     if (p->n_top >= 0) {

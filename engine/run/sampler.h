@@ -13,7 +13,8 @@
 
 typedef struct sample_bias {
     int32_t token;
-    float bias; /* added to the raw logit; -100 or less bans the token */
+    float
+        bias; /* added to the raw logit; -100 or less bans the token, as long as another is allowed */
 } sample_bias;
 
 /* How one stream samples. The arrays are borrowed for the life of the stream. */
@@ -70,7 +71,9 @@ typedef struct sample_row {
     const sample_counts *counts;
 } sample_row;
 
-/* Fills out. Returns OK, or ERR_INTERNAL if every token is banned or no logit is finite. */
+/* Fills out. A bias never leaves nothing: where it bans each token that mask and banned allow, a
+ * ban counts as a bias of -100 in this row. Returns OK, or ERR_INTERNAL if mask and banned allow
+ * nothing or no logit is finite. */
 int sampler_pick(sampler *s, const sample_params *p, const sample_row *row, sample_pick *out);
 
 /* Fills out for a token that is forced, not drawn: its log probabilities only. */

@@ -55,6 +55,9 @@ static const char *const bodies[] = {
     "{" USER("Stop at a comma.") LIMITS "0.5" FORMAT ",\"stop\":[\",\"],\"logprobs\":true}",
     "{" USER("Pick one.") LIMITS "0.9"
                                  ",\"guided_choice\":[\"yes\",\"no\",\"yes, but\"]}",
+    "{" USER("Say it and go on.") LIMITS "0.9" FORMAT ",\"ignore_eos\":true}",
+    "{" USER("Note it and go on.") LIMITS "0.9" TOOLS ",\"tool_choice\":\"required\","
+                                          "\"ignore_eos\":true}",
     "{" USER("What is the capital of France?") LIMITS "0"
                                                       ",\"stop\":[\".\"],\"logprobs\":true,"
                                                       "\"top_logprobs\":2}",

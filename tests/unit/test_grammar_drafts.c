@@ -1,5 +1,5 @@
 /* A constrained reply is the same with drafts and without, alone and beside others, with thinking
- * in front of it and without. The source scores tokens at random and drafts the serial reply with
+ * in front of it and without, and when the request bans what the grammar needs. The source scores tokens at random and drafts the serial reply with
  * mistakes, many of them outside of the grammar. */
 #include <math.h>
 #include <setjmp.h>
@@ -30,6 +30,8 @@ typedef struct reply {
 
 static tokenizer *tk;
 static token_trie *trie;
+static sample_bias *bans; /* of the end and of what begins an object; NULL: none */
+static int32_t n_bans;
 static reply known[N_SLOTS]; /* the serial replies, by the first token of the prompt */
 
 typedef struct toy {
@@ -153,6 +155,7 @@ static ticket *submit(run *r, grammar *g, int who, bool thinks) {
         .run = r,
         .starts_in_reasoning = thinks,
         .value = g,
+        .ignores_eos = bans != NULL,
         .thinking_budget = thinks ? BUDGET : -1,
         .max_tokens = 600};
     if (reply_guide_new(&o, &guide, &e) != OK) fail_msg("%s", e.msg);
@@ -161,9 +164,11 @@ static ticket *submit(run *r, grammar *g, int who, bool thinks) {
         .n_prompt = N_PROMPT,
         .max_tokens = 600,
         .stop_ids = &stop,
-        .n_stop_ids = 1,
+        .n_stop_ids = bans != NULL ? 0 : 1,
         .guide = &guide};
     sample_params_init(&q.sampling);
+    q.sampling.bias = bans;
+    q.sampling.n_bias = n_bans;
     q.sampling.seed = (uint64_t)who + 1;
     q.sampling.temperature = who == 0 ? 0.0f : 1.0f;
     if (run_submit(r, &q, &t, &e) != OK) fail_msg("submit: %s", e.msg);
@@ -267,6 +272,23 @@ static void drafted_equals_serial_behind_thinking(void **state) {
     drafts_change_nothing(true);
 }
 
+/* The end is no stop id, and banned like each opening brace: the grammar needs both. */
+static void drafted_equals_serial_under_bans(void **state) {
+    int32_t n = tokenizer_size(tk);
+    (void)state;
+    bans = mem_array((size_t)n, sizeof *bans);
+    for (int32_t id = 0; id < n; id++) {
+        size_t len = 0;
+        const char *bytes = tokenizer_bytes(tk, id, &len);
+        if (id != tokenizer_controls(tk).eos && (len == 0 || bytes[0] != '{')) continue;
+        bans[n_bans++] = (sample_bias){.token = id, .bias = -100.0f};
+    }
+    drafts_change_nothing(false);
+    mem_free(bans);
+    bans = NULL;
+    n_bans = 0;
+}
+
 static int open_all(void **state) {
     err e = ERR_INIT;
     (void)state;
@@ -282,6 +304,7 @@ static int close_all(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(drafted_equals_serial),
-        cmocka_unit_test(drafted_equals_serial_behind_thinking)};
+        cmocka_unit_test(drafted_equals_serial_behind_thinking),
+        cmocka_unit_test(drafted_equals_serial_under_bans)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
