@@ -401,6 +401,29 @@ static bool foresee(flow *f, int i, setup_plan *out) {
     return false;
 }
 
+const step_field *flow_unanswered(flow *f, int i) {
+    const step_field *x = INFO[i].fields;
+    for (; x != NULL && x->key != NULL; x++) {
+        if (x->is_required && flow_answer(f, x->key)[0] == '\0') return x;
+    }
+    return NULL;
+}
+
+/* A step that cannot go without an answer says which one. */
+static void plan_answer(int i, const step_field *x, setup_plan *out) {
+    char what[300];
+    snprintf(what, sizeof what,
+        "needs an answer: %s (%s), from a file given to --answers; its changes are shown then",
+        x->key, x->label);
+    const plan_action a = {.step = (char *)INFO[i].id,
+        .node = (char *)"head",
+        .what = what,
+        .command = (char *)"",
+        .undo = (char *)"",
+        .is_later = true};
+    plan_add(out, &a);
+}
+
 int flow_plan_all(flow *f, setup_plan *out, err *e) {
     for (int i = 0; i < STEP_COUNT; i++) {
         step_view v;
@@ -418,6 +441,8 @@ int flow_plan_all(flow *f, setup_plan *out, err *e) {
         int rc = STEP_RUNS[i].inspect(f, &v, &why);
         plan_append(out, &v.plan);
         if (rc != OK) plan_later(f, i, out, why.msg);
+        const step_field *missing = flow_unanswered(f, i);
+        if (rc == OK && missing != NULL) plan_answer(i, missing, out);
         /* What follows may be planned as if this step were done when it needs nothing. */
         if (rc == OK && v.plan.n == 0 && v.is_done && v.worst != CHECK_STATUS_FAIL)
             f->state[i] = STEP_IS_OK;

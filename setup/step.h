@@ -162,6 +162,8 @@ int flow_apply(flow *f, int i, step_view *v, err *e);
 int flow_prove(flow *f, int i, step_view *v, err *e);
 /* Go on in spite of warnings: written to the journal. ERR_ARG when something failed. */
 int flow_accept(flow *f, int i, const step_view *v, err *e);
+/* The first question of step i that needs an answer and has none; NULL: none. */
+const step_field *flow_unanswered(flow *f, int i);
 /* The plan of all steps, as far as it can be said now. */
 int flow_plan_all(flow *f, setup_plan *out, err *e);
 

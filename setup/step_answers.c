@@ -51,7 +51,7 @@ void flow_answers_close(flow *f) {
 
 /* Words that people type to get out of a question. */
 static bool is_steering(const char *value) {
-    static const char *const words[] = {"quit", "exit", "q", "back", "help", "?", "yes", "no"};
+    static const char *const words[] = {"quit", "exit", "q", "back", "b", "help", "?", "yes", "no"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (str_eq_nocase(value, words[i])) return true;
     }

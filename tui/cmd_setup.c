@@ -14,8 +14,8 @@ typedef struct running {
     const cmd_args *a;
     flow *f;
     bool is_json, is_batch;
-    bool is_back;        /* the person wants the question before */
-    setup_plan accepted; /* batch: what --plan named */
+    bool is_back;               /* the person wants the question before */
+    const setup_plan *accepted; /* batch: what --plan named */
 } running;
 
 static flow_options options_of(const cmd_args *a, const flow_talk *talk, const char *program) {
@@ -28,10 +28,29 @@ static flow_options options_of(const cmd_args *a, const flow_talk *talk, const c
 
 /* --- showing --- */
 
+/* What to do is written for the button of the screen; here there is a command to type. */
+static void put_advice(const char *label, const char *text) {
+    static const char *const buttons[] = {"press Again", "Press Again"};
+    static const char *const typed[] = {"type tandem setup again", "Type tandem setup again"};
+    buf out = BUF_INIT;
+    for (const char *s = text; *s != '\0';) {
+        size_t n = strlen(buttons[0]);
+        int k = str_starts(s, buttons[0]) ? 0 : str_starts(s, buttons[1]) ? 1 : -1;
+        if (k >= 0) {
+            buf_puts(&out, typed[k]);
+            s += n;
+        } else {
+            buf_putc(&out, *s++);
+        }
+    }
+    setup_put_line(label, buf_cstr(&out));
+    buf_release(&out);
+}
+
 static void put_message(const step_message *m) {
     setup_put_line("  what: ", m->what);
     setup_put_line("  why:  ", m->why);
-    setup_put_line("  next: ", m->next);
+    put_advice("  next: ", m->next);
 }
 
 static void put_rows(const step_view *v) {
@@ -43,7 +62,7 @@ static void put_rows(const step_view *v) {
         setup_put_line(label, r->fact);
         if (is_fine) continue;
         setup_put_line("            why:  ", r->reason);
-        setup_put_line("            next: ", r->remedy);
+        put_advice("            next: ", r->remedy);
     }
 }
 
@@ -176,7 +195,7 @@ static int refuse_unknown(const running *r, const step_view *v, err *e) {
     int rc = OK;
     put_again(r->a, "--dry-run", &again);
     for (size_t k = 0; k < v->plan.n && rc == OK; k++) {
-        if (!plan_holds(&r->accepted, &v->plan.actions[k]))
+        if (!plan_holds(r->accepted, &v->plan.actions[k]))
             rc = err_set(e, ERR_MISMATCH,
                 "the plan did not show this yet: %.200s; look at the rest with `%s`, then give its "
                 "id to --plan",
@@ -229,6 +248,14 @@ static int judge(running *r, int i, const step_view *v, int *code, err *e) {
         step_info_of(i)->title, r->is_batch ? " (ACCEPT_WARNINGS=yes accepts them)" : "");
 }
 
+/* What was shown with its reason and advice is not said a second time at the end. */
+static int say_once(const running *r, int i, const step_view *v, int rc, err *e) {
+    char begin[100];
+    str_copy(begin, sizeof begin, v->message.what);
+    if (r->is_json || begin[0] == '\0' || strstr(e->msg, begin) == NULL) return rc;
+    return err_set(e, rc, "step %d, %s, is not done", i, step_info_of(i)->title);
+}
+
 static int run_step(running *r, int i, int *code, err *e) {
     step_view v;
     step_view_init(&v);
@@ -249,6 +276,7 @@ static int run_step(running *r, int i, int *code, err *e) {
     if (rc == OK) rc = judge(r, i, &v, code, e);
     if (rc != OK && *code == EXIT_OK)
         *code = rc == ERR_CANCELLED ? EXIT_ENDED_BY_USER : EXIT_REFUSED;
+    if (rc != OK) rc = say_once(r, i, &v, rc, e);
     step_view_release(&v);
     return rc;
 }
@@ -293,52 +321,77 @@ static int load_answers(const cmd_args *a, flow *f, err *e) {
     return path != NULL ? flow_answers_load(f, path, e) : OK;
 }
 
-/* The whole plan without a change; id gets its name. */
-static int make_plan(
-    const cmd_args *a, const char *program, setup_plan *p, char id[PLAN_ID_BYTES], err *e) {
+typedef struct whole_plan {
+    setup_plan plan;
+    char id[PLAN_ID_BYTES];
+    int i_unanswered; /* the step that cannot go on without an answer; -1: none */
+} whole_plan;
+
+static int unanswered_step(flow *f) {
+    for (int i = 0; i < STEP_COUNT; i++) {
+        step_state s = flow_state(f, i);
+        bool is_next = s != STEP_IS_WAITING && s != STEP_IS_OK && s != STEP_IS_WARNED;
+        if (is_next && flow_unanswered(f, i) != NULL) return i;
+    }
+    return -1;
+}
+
+/* The whole plan without a change. */
+static int make_plan(const cmd_args *a, const char *program, whole_plan *w, err *e) {
     flow *f = NULL;
     const flow_options o = options_of(a, NULL, program);
-    plan_init(p);
+    plan_init(&w->plan);
     int rc = flow_look(&o, &f, e);
     if (rc == OK) rc = load_answers(a, f, e);
-    if (rc == OK) rc = flow_plan_all(f, p, e);
-    plan_id(p, id);
+    if (rc == OK) rc = flow_plan_all(f, &w->plan, e);
+    if (rc == OK) w->i_unanswered = unanswered_step(f);
+    plan_id(&w->plan, w->id);
     flow_free(f);
     return rc;
 }
 
+static void put_end(const cmd_args *a, const whole_plan *w) {
+    buf again = BUF_INIT;
+    char words[40];
+    cmd_printf("\nplan %s; nothing was changed. ", w->id);
+    if (w->i_unanswered >= 0) {
+        cmd_printf("It ends at step %d, which needs an answer: write KEY=VALUE to a file, one a "
+                   "line, and look again with:\n  tandem setup --dry-run --answers FILE\n",
+            w->i_unanswered);
+        return;
+    }
+    snprintf(words, sizeof words, "--yes --plan %s", w->id);
+    put_again(a, words, &again);
+    cmd_puts("It is carried out with:\n  ");
+    cmd_put_text(buf_cstr(&again), again.len);
+    cmd_puts("\n");
+    buf_release(&again);
+}
+
 static int dry_run(const cmd_args *a, const char *program) {
-    setup_plan p;
-    char id[PLAN_ID_BYTES];
+    whole_plan p = {.i_unanswered = -1};
     err e = ERR_INIT;
-    int rc = make_plan(a, program, &p, id, &e);
+    int rc = make_plan(a, program, &p, &e);
     if (rc == OK && cmd_has(a, "json")) {
         buf out = BUF_INIT;
         json_w w;
         cmd_begin_json(&w, &out);
-        json_w_kstr(&w, "plan_id", id);
+        json_w_kstr(&w, "plan_id", p.id);
         json_w_key(&w, "plan");
-        plan_json(&p, &w);
+        plan_json(&p.plan, &w);
         cmd_put_json(&w);
         buf_release(&out);
     } else if (rc == OK) {
-        buf again = BUF_INIT;
-        char words[40];
-        snprintf(words, sizeof words, "--yes --plan %s", id);
-        put_again(a, words, &again);
-        put_plan(&p);
-        cmd_printf("\nplan %s; nothing was changed. It is carried out with:\n  ", id);
-        cmd_put_text(buf_cstr(&again), again.len);
-        cmd_puts("\n");
-        buf_release(&again);
+        put_plan(&p.plan);
+        put_end(a, &p);
     }
-    plan_release(&p);
+    plan_release(&p.plan);
     return rc == OK ? cmd_finish(EXIT_OK) : cmd_fail(&e);
 }
 
 static int batch(const cmd_args *a, const char *program) {
     running r = {.a = a, .is_json = cmd_has(a, "json"), .is_batch = true};
-    char id[PLAN_ID_BYTES];
+    whole_plan p = {.i_unanswered = -1};
     const char *wanted = cmd_value(a, "plan");
     err e = ERR_INIT;
     int code = EXIT_INTERNAL;
@@ -347,13 +400,14 @@ static int batch(const cmd_args *a, const char *program) {
             &e, ERR_ARG, "--yes needs --plan ID: tandem setup --dry-run shows the plan and its id");
         return cmd_fail_usage(&e);
     }
-    int rc = make_plan(a, program, &r.accepted, id, &e);
-    if (rc == OK && !str_eq(id, wanted)) {
+    int rc = make_plan(a, program, &p, &e);
+    r.accepted = &p.plan;
+    if (rc == OK && !str_eq(p.id, wanted)) {
         buf again = BUF_INIT;
         put_again(a, "--dry-run", &again);
         rc = err_set(&e, ERR_MISMATCH,
             "the plan is not the one that was shown: it is %s now, not %.40s; look at it with: %s",
-            id, wanted, buf_cstr(&again));
+            p.id, wanted, buf_cstr(&again));
         buf_release(&again);
     }
     const flow_options o = options_of(a, setup_talk(r.is_json, false), program);
@@ -365,7 +419,7 @@ static int batch(const cmd_args *a, const char *program) {
     } else if (code != EXIT_OK) {
         cmd_note("%s", e.msg);
     }
-    plan_release(&r.accepted);
+    plan_release(&p.plan);
     flow_free(r.f);
     return cmd_finish(code);
 }

@@ -46,7 +46,7 @@ bool setup_read_line(const char *prompt, bool is_hidden, char *out, size_t cap) 
 
 static setup_word word_of(const char *s) {
     if (str_eq(s, "?") || str_eq_nocase(s, "help")) return SETUP_WHY;
-    if (str_eq_nocase(s, "back")) return SETUP_BACK;
+    if (str_eq_nocase(s, "back") || str_eq_nocase(s, "b")) return SETUP_BACK;
     if (str_eq_nocase(s, "quit") || str_eq_nocase(s, "exit") || str_eq_nocase(s, "q"))
         return SETUP_QUIT;
     return SETUP_ANSWER;

@@ -14,6 +14,9 @@ first=$(plan_id "$shown")
 check "it names the plan" has "$first" '^[0-9a-f]{16}$'
 check "it says what runs later" has "$shown" 'tandem download'
 check "and what cannot be shown yet" has "$shown" 'waits for step 1, Find'
+check "a step without its answer is listed" has "$shown" '^step 1, Find; head: needs an answer: WORKER_SSH'
+check "the end says what to do" has "$shown" 'setup --dry-run --answers FILE'
+check "and not what cannot go" has_not "$shown" 'yes --plan'
 shown=$("$tandem" setup --dry-run)
 check "the same plan has the same id" is "$(plan_id "$shown")" "$first"
 check "a dry run writes nothing" test ! -e "$XDG_CONFIG_HOME/tandem/tandem.conf"
@@ -70,6 +73,10 @@ check "steps are counted from 0 to 16" has "$shown" '^Step 1 of 16: Find'
 check "quit is no host" has_not "$(cat "$XDG_STATE_HOME"/tandem/setup/answers* 2>/dev/null)" 'WORKER_SSH=quit'
 shown=$(printf 'back\nme@10.0.0.256\nme@spark..b\nme@127.0.0.1:1\n' | "$tandem" setup 2>&1)
 check "back from the first question stays there" has "$shown" 'nothing was asked before this'
+shown_b=$(printf 'b\nquit\n' | "$tandem" setup 2>&1)
+check "b is back" has "$shown_b" 'nothing was asked before this'
+check "the advice is for who types" has "$shown" 'ssh\. Then type tandem setup again\.'
+check "the fault is said once" is "$(printf '%s\n' "$shown" | grep -c 'refuses port 1')" 1
 check "a mistyped address is told" has "$shown" 'WORKER_SSH is "me@10.0.0.256"'
 check "a mistyped name is told" has "$shown" 'WORKER_SSH is "me@spark..b"'
 echo 'WORKER_SSH=quit' >"$work/bad"
