@@ -3,6 +3,7 @@
 
 #include "engine/base/str.h"
 #include "tui/app_internal.h"
+#include "tui/rich.h"
 #include "tui/width.h"
 #include "tui/wizard.h"
 
@@ -169,12 +170,29 @@ static void enter_field(wizard *w) {
     }
 }
 
+/* Prose in the box: its lines are wrapped at words. */
+static void show_prose(app *a, const char *title, const char *text) {
+    rich r = {0};
+    rich_rows rows = {0};
+    buf wrapped = BUF_INIT;
+    rich_puts(&r, text, style_of(ROLE_TEXT));
+    rich_wrap(&r, 0, (a->n_columns < 100 ? a->n_columns : 100) - 4, 0, 0, &rows);
+    for (int i = 0; i < rows.n_rows; i++) {
+        const rich_row *x = &rows.rows[i];
+        buf_printf(&wrapped, "%.*s\n", (int)x->len, buf_cstr(&r.text) + x->at);
+    }
+    app_show_text(a, title, buf_cstr(&wrapped));
+    buf_release(&wrapped);
+    rich_rows_release(&rows);
+    rich_release(&r);
+}
+
 static bool field_key(app *a, const input_event *ev) {
     wizard *w = a->wizard;
     const step_field *x = &step_info_of(w->i_step)->fields[w->focus];
     char *value = w->fields[w->focus];
     if (ev->kind == INPUT_TEXT && ev->code == '?') {
-        app_show_text(a, x->label, x->why);
+        show_prose(a, x->label, x->why);
         return true;
     }
     if (x->choices != NULL) {
@@ -188,7 +206,7 @@ static bool field_key(app *a, const input_event *ev) {
 
 static void explain(app *a) {
     const step_info *info = step_info_of(a->wizard->i_step);
-    app_show_text(a, info->title, info->about);
+    show_prose(a, info->title, info->about);
 }
 
 static bool list_action(app *a, key_action action) {

@@ -106,6 +106,7 @@ static void fields_are_checked_and_explained(void **state) {
     screen_expect(&t, "* worker, as user@host");
     screen_keys(&t, "?");
     screen_expect(&t, "The other Spark is reached by ssh.");
+    screen_expect(&t, "port; its name works as well."); /* wrapped, not cut */
     screen_keys(&t, "\033");
     screen_expect_gone(&t, "The other Spark is reached by ssh.");
     screen_keys(&t, "\r");
