@@ -9,6 +9,6 @@ int privilege_refuse_root(const char *what, err *e) {
     if (geteuid() != 0 || (allowed != NULL && strcmp(allowed, "1") == 0)) return OK;
     return err_set(e, ERR_AUTH,
         "%s does not run as root; start it as your own user: what needs root is asked of sudo, one "
-        "command at a time (TANDEM_ALLOW_ROOT=1 lifts this for tests)",
+        "command at a time",
         what);
 }
