@@ -18,9 +18,12 @@ static int64_t number(const json *v, const char *key) {
 static void say_held(app *a, const json *v) {
     char bytes[16];
     const json *disk = json_get(v, "disk");
+    int64_t n = number(v, "n_entries");
     app_hint(a,
-        "%lld beginnings of prompts are kept, %s of them on the disk; /cache wipe forgets all",
-        (long long)number(v, "n_entries"), part_bytes((double)number(disk, "bytes"), bytes));
+        n == 1
+            ? "%lld beginning of a prompt is kept, %s of it on the disk; /cache wipe forgets it"
+            : "%lld beginnings of prompts are kept, %s of them on the disk; /cache wipe forgets all",
+        (long long)n, part_bytes((double)number(disk, "bytes"), bytes));
 }
 
 static void say_gone(app *a, const json *v) {

@@ -13,6 +13,10 @@ enum { WAIT_MS = 30000, NODE_MS = 120000 };
 /* ---- list ---- */
 
 static void put_entries(const json *v) {
+    if (json_count(json_get(v, "entries")) > 0)
+        cmd_printf("%8s  %8s\n", "number", "length");
+    else
+        cmd_puts("nothing is kept of earlier prompts\n");
     JSON_EACH(x, json_get(v, "entries")) {
         int64_t id = 0, n = 0;
         char count[32];

@@ -164,7 +164,8 @@ static void see_also(buf *out, const char *self) {
         last = t[i].noun;
         buf_printf(out, ".BR tandem\\-%s (1),\n", t[i].noun);
     }
-    buf_puts(out, ".BR tandem.conf (5),\n.BR tandem\\-api (7),\n.BR tandemd (8)\n");
+    buf_puts(out,
+        ".BR tandem.conf (5),\n.BR tandem\\-api (7),\n.BR tandem\\-security (7),\n.BR tandemd (8)\n");
 }
 
 static void page_main(buf *out) {

@@ -140,7 +140,8 @@ static int run_detached(serve *s, err *e) {
         launch_get_report(l, &r);
         if (r.was_running) {
             rc = err_set(e, ERR_BUSY,
-                "an engine runs already without these options; stop it first: tandem stop");
+                "an engine runs already; tandem api on opens its endpoint; for one with the options "
+                "of serve stop it first: tandem stop");
         } else {
             rc = say_where(s, e);
         }

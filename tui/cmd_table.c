@@ -448,7 +448,8 @@ static const cmd_entry ENTRIES[] = {
         SUPPORT_OPTIONS, COMPLETE_NONE, cmd_support},
     {"serve", NULL, "", 0, 0, "the engine with its OpenAI-compatible HTTP endpoint",
         "In the foreground the process becomes the engine and ends with Ctrl-C; with --detach it "
-        "goes to the background. On 127.0.0.1 no key is needed; any other address needs a key file "
+        "goes to the background; where an engine runs already, tandem api on opens its endpoint. On "
+        "127.0.0.1 no key is needed until the first one is made; any other address needs a key file "
         "and the address typed again, unless tandem api on kept it before. See tandem-api(7) for the "
         "settings of each client.",
         SERVE_OPTIONS, COMPLETE_NONE, cmd_serve},
@@ -456,7 +457,8 @@ static const cmd_entry ENTRIES[] = {
         "A new key is shown once; the file keeps its digest. A running engine notices changes.",
         KEY_OPTIONS, COMPLETE_NONE, cmd_api_key},
     {"api", "on", "", 0, 0, "switch the HTTP endpoint on, now and for later starts",
-        "On the running engine at once. 127.0.0.1 is reached from this machine only; another address "
+        "On the running engine at once. 127.0.0.1 is reached from this machine only, and needs no key "
+        "until the first one is made (tandem api key new LABEL); another address always "
         "needs an API key, and you type it a second time: that is kept as API_CONFIRMED and holds for "
         "this address alone. Give the address of one interface; 0.0.0.0 is every network at once.",
         API_ON_OPTIONS, COMPLETE_NONE, cmd_api_on},
@@ -628,7 +630,7 @@ static const slash_entry SLASHES[] = {
     {SLASH_STATUS, "status", "", "state of the engine", COMPLETE_NONE, BOTH},
     {SLASH_MODEL, "model", "", "the model in use", COMPLETE_NONE, BOTH},
     {SLASH_ENGINE, "engine", "start|stop|restart", "control the engine", COMPLETE_ENGINE, BOTH},
-    {SLASH_CACHE, "cache", "[wipe]", "what is kept of earlier prompts; wipe forgets it",
+    {SLASH_CACHE, "cache", "[wipe]", "kept prompts; wipe forgets them (plain chat: wipe yes)",
         COMPLETE_NONE, BOTH},
     {SLASH_KEYS, "keys", "", "the key table", COMPLETE_NONE, SLASH_IN_SCREEN},
     {SLASH_QUIT, "quit", "", "leave; everything is kept", COMPLETE_NONE, BOTH},

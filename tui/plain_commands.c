@@ -407,7 +407,9 @@ static int do_cache(plain *p, const char *args, err *e) {
             cmd_pair_applies(p->options->args) ? "; for the disk of the worker: tandem cache wipe"
                                                : "");
     } else if (rc == OK) {
-        plain_say("%lld beginnings of prompts are kept", (long long)n);
+        plain_say(
+            n == 1 ? "%lld beginning of a prompt is kept" : "%lld beginnings of prompts are kept",
+            (long long)n);
     }
     json_free(v);
     buf_release(&body);

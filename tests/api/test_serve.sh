@@ -167,6 +167,7 @@ shown=$(http GET /v1/models "Authorization: Bearer $key")
 check "with the keys" is "$(status_of "$shown")" 200
 shown=$("$tandem" serve --detach --port 0 2>&1 </dev/null)
 check "a second time it says who runs" has "$shown" 'runs already'
+check "and how to open its endpoint" has "$shown" 'tandem api on'
 "$tandem" stop >/dev/null 2>&1
 check "tandem stop ends it" wait_for 60 no_engine
 (
