@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "engine/api/api_internal.h"
+#include "engine/api/http_head.h"
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/base/str.h"
@@ -288,7 +289,7 @@ void http_options(http_request *q, const char *methods) {
     answer(q, 204, r);
 }
 
-/* The key a client shows; NULL: none. */
+/* The key a client shows, with the blanks that the library leaves behind it; NULL: none. */
 static const char *given_key(const http_request *q) {
     const char *line = http_header(q, "Authorization");
     if (line != NULL && strncasecmp(line, "Bearer ", 7) == 0) {
@@ -304,7 +305,9 @@ int http_enter(http_request *q, api_error *e) {
     int retry_s = 0;
     if (k == NULL || q->is_local) return OK;
     const char *given = given_key(q);
-    int rc = keys_enter(k, given, &q->key, &retry_s, &why);
+    char *key = given != NULL ? mem_strndup(given, http_head_value_len(given)) : NULL;
+    int rc = keys_enter(k, key, &q->key, &retry_s, &why);
+    mem_free(key);
     if (rc == OK) return OK;
     if (rc == ERR_FULL) {
         api_set(e, 429, "rate_limit_error", "queue_full", why.msg);

@@ -33,9 +33,10 @@ struct http_request {
     int fd;           /* the client's socket, for watching only */
     bool is_local;    /* came over the Unix socket */
     bool is_http10;
-    bool has_begun;      /* the head is whole; before, only connection and path are known */
-    bool has_odd_target; /* a blank or a NUL byte in the path */
-    bool must_close;     /* where this request ends is not sure */
+    bool has_begun;       /* the head is whole; before, only connection and path are known */
+    bool has_odd_target;  /* a blank or a NUL byte in the path */
+    bool must_close;      /* where this request ends is not sure */
+    bool has_odd_trailer; /* behind a chunked body */
     bool has_answered;
     void *late_answer; /* the library would not take it yet; owned */
     bool is_busy;      /* counted in api_busy */

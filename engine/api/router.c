@@ -116,6 +116,17 @@ int api_admit(http_request *q, api_error *e) {
     return http_enter(q, e); /* strangers learn nothing about paths */
 }
 
+/* All methods of a path, in the order of the table. */
+static void list_methods(const http_request *q, char *out, size_t cap) {
+    size_t n = 0;
+    for (int i = 0; i < N_ROUTES && n < cap; i++) {
+        const route *r = &routes[i];
+        bool is_hidden = (r->flags & LOCAL) != 0 && !q->is_local;
+        if (is_hidden || !path_matches(r->path, q->path)) continue;
+        n += (size_t)snprintf(out + n, cap - n, "%s%s", n > 0 ? ", " : "", r->method);
+    }
+}
+
 void api_dispatch(http_request *q) {
     const route *near_miss;
     const route *r = find_route(q, &near_miss);
@@ -125,13 +136,15 @@ void api_dispatch(http_request *q) {
         return;
     }
     if (near_miss != NULL) {
-        snprintf(q->allow, sizeof q->allow, "%s, OPTIONS", near_miss->method);
+        char methods[16] = "";
+        list_methods(q, methods, sizeof methods);
+        snprintf(q->allow, sizeof q->allow, "%s, OPTIONS", methods);
         if (strcmp(q->method, "OPTIONS") == 0) {
             http_options(q, q->allow);
             return;
         }
         api_set(&e, 405, "invalid_request_error", NULL, "");
-        snprintf(e.message, sizeof e.message, "%.100s takes %s only", q->path, near_miss->method);
+        snprintf(e.message, sizeof e.message, "%.100s takes %s only", q->path, methods);
     } else {
         api_set(&e, 404, "invalid_request_error", NULL, "");
         snprintf(e.message, sizeof e.message, "there is no %.200s here", q->path);

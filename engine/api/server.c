@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "engine/api/api_internal.h"
+#include "engine/api/http_head.h"
 #include "engine/api/process.h"
 #include "engine/api/watch.h"
 #include "engine/base/clock.h"
@@ -41,7 +42,9 @@ typedef struct listener {
 static _Thread_local struct {
     const listener *l;
     struct MHD_Connection *c;
-    http_request *q; /* NULL between two requests */
+    http_request *q;    /* NULL between two requests */
+    const char *target; /* of this request, in the library's buffer */
+    size_t n_target;
 } current;
 
 /* What the raw head of a request says that the library lets pass. */
@@ -50,17 +53,6 @@ typedef struct head_look {
     const char *encoding, *length;
     bool has_control, has_odd_name;
 } head_look;
-
-/* Characters of a header's name, as the standard has them. */
-static bool is_header_name(const char *s, size_t n) {
-    static const char others[] = "!#$%&'*+-.^_`|~";
-    for (size_t i = 0; i < n; i++) {
-        char c = s[i];
-        bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-        if (!is_plain && (c == '\0' || strchr(others, c) == NULL)) return false;
-    }
-    return n > 0;
-}
 
 /* The library joins a folded line to the name of its header and not to the value: one that says how
  * long the body is would not be seen, and the body would count as the next request. */
@@ -90,7 +82,7 @@ static enum MHD_Result look_at_header(void *ctx, enum MHD_ValueKind kind, const 
     } else if (str_eq_nocase(key, "Host")) {
         h->n_host++;
     } else {
-        h->has_odd_name |= !is_header_name(key, n_key) || is_folded_length(key);
+        h->has_odd_name |= !http_head_is_name(key, n_key) || is_folded_length(key);
     }
     h->has_control |= value != NULL && has_control_byte(value, n_value);
     return MHD_YES;
@@ -221,6 +213,27 @@ typedef struct request_line {
     const char *url, *method, *version;
 } request_line;
 
+/* Later versions of the library refuse by themselves what is looked for here. */
+static bool is_head_sound(const http_request *q, const request_line *line) {
+    if (!str_starts(MHD_get_version(), "0.")) return true;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(q->connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    if (info == NULL || current.q != q) return false;
+    http_head_line raw = {line->method, current.target, current.n_target, line->version};
+    return http_head_is_sound(&raw, info->header_size);
+}
+
+/* The library takes an empty name for the end of a trailer too. */
+static enum MHD_Result look_at_trailer(void *ctx, enum MHD_ValueKind kind, const char *key,
+    size_t n_key, const char *value, size_t n_value) {
+    http_request *q = ctx;
+    (void)kind;
+    q->must_close = true;
+    q->has_odd_trailer |= !http_head_is_name(key, n_key);
+    q->has_odd_trailer |= value != NULL && has_control_byte(value, n_value);
+    return MHD_YES;
+}
+
 /* The head is whole. */
 static void begin_request(const listener *l, http_request *q, const request_line *line) {
     api_error e, wrong;
@@ -234,6 +247,16 @@ static void begin_request(const listener *l, http_request *q, const request_line
     watch_set(l->watch, watched_of(q->connection), (uint64_t)o->body_timeout_ms * BODY_PAUSES);
     MHD_set_connection_option(
         q->connection, MHD_CONNECTION_OPTION_TIMEOUT, http_seconds(o->body_timeout_ms));
+    if (!is_head_sound(q, line)) {
+        /* Of strangers too, and not a 401: which request they made is not sure. */
+        q->must_close = true;
+        api_name_route(q);
+        api_bad(&e, NULL, NULL,
+            "the head holds a NUL byte, a header without a name, a folded line, or a line that "
+            "does not end with CR LF");
+        http_fail(q, &e);
+        return;
+    }
     if (!q->is_http10 && strcmp(line->version, "HTTP/1.1") != 0) {
         /* Not 505: clients would try again what can never succeed. */
         api_bad(&e, NULL, NULL, "use HTTP/1.1");
@@ -257,8 +280,12 @@ static void finish_body(const listener *l, http_request *q) {
         http_answer_late(q);
         return;
     }
+    MHD_get_connection_values_n(q->connection, MHD_FOOTER_KIND, look_at_trailer, q);
     if (q->refusal.status != 0) {
         http_fail(q, &q->refusal);
+    } else if (q->has_odd_trailer) {
+        api_bad(&e, NULL, NULL, "a trailer has a name that is none or holds a control character");
+        http_fail(q, &e);
     } else if (q->n_dropped > 0) {
         api_set(&e, 413, "invalid_request_error", NULL, "the body is too large");
         http_fail(q, &e);
@@ -378,6 +405,8 @@ static void *on_line(void *ctx, const char *target, struct MHD_Connection *c) {
     watch_set(l->watch, watched_of(c), (uint64_t)l->a->options.head_timeout_ms);
     current.l = l;
     current.c = c;
+    current.target = target;
+    current.n_target = target != NULL ? strlen(target) : 0;
     current.q = request_new(l, c, target != NULL ? target : "");
     return current.q;
 }

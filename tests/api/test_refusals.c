@@ -55,6 +55,7 @@ typedef struct wrong_request {
     const char *bytes;
     int status;
     bool is_anthropic;
+    size_t n; /* 0: up to the first NUL byte */
 } wrong_request;
 
 static void want_one_refusal(const stub_server *s, bool is_tcp, const wrong_request *r) {
@@ -62,7 +63,7 @@ static void want_one_refusal(const stub_server *s, bool is_tcp, const wrong_requ
     wire_answer a;
     json *v = NULL;
     char id[64];
-    send_raw(&w, s, is_tcp, r->bytes, strlen(r->bytes));
+    send_raw(&w, s, is_tcp, r->bytes, r->n > 0 ? r->n : strlen(r->bytes));
     while (!w.is_closed && wire_receive(&w, PATIENCE_MS)) {
     }
     if (!w.is_closed || w.is_reset) fail_msg("no clean end after: %.60s", r->bytes);
@@ -88,30 +89,106 @@ static void want_one_refusal(const stub_server *s, bool is_tcp, const wrong_requ
 static void refusals_are_framed_once(void **state) {
     (void)state;
     static const wrong_request all[] = {
-        {CHAT HOST "Content-Length: -5\r\n\r\n{}", 400, false},
-        {CHAT HOST "Content-Length: x\r\n\r\n", 400, false},
-        {CHAT HOST "Content-Length: 0x10\r\n\r\n", 400, false},
-        {CHAT HOST "Content-Length:\r\n\r\n", 400, false},
-        {CHAT HOST "Content-Length: 99999999999999999999\r\n\r\n", 413, false},
-        {CHAT "Content-Length: 2\r\nConnection: close\r\n\r\n{}", 400, false},
-        {"GET /v1/models HTTP/1.1\r\nConnection: close\r\n\r\n", 400, false},
-        {"POST /v1/messages HTTP/1.1\r\n" HOST "Content-Length: -1\r\n\r\n", 400, true},
-        {CHAT HOST "Transfer-Encoding: chunked\r\n\r\n10000000000000000\r\n", 400, false},
-        {CHAT HOST "Transfer-Encoding: chunked\r\n\r\n2\r\n{}xx", 400, false},
-        {CHAT HOST "Transfer-Encoding: chunked\r\n\r\n-1\r\n", 400, false},
-        {CHAT HOST "no colon\r\n\r\n", 400, false},
-        {CHAT HOST "Content-Length : 2\r\n\r\n{}", 400, false},
-        {CHAT HOST "x\xff: 2\r\n\r\n", 400, false},
-        {CHAT HOST "Content-Length:\r\n 2\r\n\r\n{}", 400, false},
-        {CHAT HOST "Transfer-Encoding:\r\n\tchunked\r\n\r\n0\r\n\r\n", 400, false},
-        {CHAT HOST "Content-Length: 1\r\n 0\r\n\r\n0123456789", 400, false},
-        {"GET /v1/models HTTP/1.2\r\n" HOST "\r\n", 400, false},
+        {CHAT HOST "Content-Length: -5\r\n\r\n{}", 400, false, 0},
+        {CHAT HOST "Content-Length: x\r\n\r\n", 400, false, 0},
+        {CHAT HOST "Content-Length: 0x10\r\n\r\n", 400, false, 0},
+        {CHAT HOST "Content-Length:\r\n\r\n", 400, false, 0},
+        {CHAT HOST "Content-Length: 99999999999999999999\r\n\r\n", 413, false, 0},
+        {CHAT "Content-Length: 2\r\nConnection: close\r\n\r\n{}", 400, false, 0},
+        {"GET /v1/models HTTP/1.1\r\nConnection: close\r\n\r\n", 400, false, 0},
+        {"POST /v1/messages HTTP/1.1\r\n" HOST "Content-Length: -1\r\n\r\n", 400, true, 0},
+        {CHAT HOST "Transfer-Encoding: chunked\r\n\r\n10000000000000000\r\n", 400, false, 0},
+        {CHAT HOST "Transfer-Encoding: chunked\r\n\r\n2\r\n{}xx", 400, false, 0},
+        {CHAT HOST "Transfer-Encoding: chunked\r\n\r\n-1\r\n", 400, false, 0},
+        {CHAT HOST "no colon\r\n\r\n", 400, false, 0},
+        {CHAT HOST "Content-Length : 2\r\n\r\n{}", 400, false, 0},
+        {CHAT HOST "x\xff: 2\r\n\r\n", 400, false, 0},
+        {CHAT HOST "Content-Length:\r\n 2\r\n\r\n{}", 400, false, 0},
+        {CHAT HOST "Transfer-Encoding:\r\n\tchunked\r\n\r\n0\r\n\r\n", 400, false, 0},
+        {CHAT HOST "Content-Length: 1\r\n 0\r\n\r\n0123456789", 400, false, 0},
+        {"GET /v1/models HTTP/1.2\r\n" HOST "\r\n", 400, false, 0},
     };
     stub_server s;
     start(&s);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         want_one_refusal(&s, false, &all[i]);
         want_one_refusal(&s, true, &all[i]);
+    }
+    stub_server_stop(&s);
+}
+
+/* Each head holds a second one behind what the library takes for its end, or a value that it would
+ * cut: one answer, and nothing of the rest is read as a request. */
+static void heads_are_what_they_seem(void **state) {
+    (void)state;
+#define GET "GET /health HTTP/1.1\r\n"
+#define NEXT "GET /v1/models HTTP/1.1\r\nHost: y\r\n\r\n"
+#define LAST "Content-Length: 2\r\n\r\n{}"
+#define WRONG(text)                                                                                \
+    { text, 400, false, sizeof(text) - 1 }
+    static const wrong_request all[] = {
+        WRONG(GET HOST ": foo\r\n" NEXT),
+        WRONG(GET HOST ":\r\n" NEXT),
+        WRONG(GET ": foo\r\n" HOST "\r\n" NEXT),
+        WRONG(GET HOST "a: b\r\n:foo\r\n\r\n" NEXT),
+        WRONG(GET HOST ": foo\n" NEXT),
+        WRONG(CHAT HOST ": foo\r\n" LAST),
+        WRONG(CHAT HOST "Content-Length: 2\r\n: foo\r\nx: y\r\n\r\n{}"),
+        WRONG(GET HOST "\0: foo\r\n" NEXT),
+        WRONG(GET HOST "\0\r\n" NEXT),
+        WRONG(GET HOST "x-api-key: KEY\0zzz\r\n\r\n"),
+        WRONG(GET HOST "X: a\0\r\n\r\n"),
+        WRONG(GET HOST "X: a\0\0\r\ny: z\r\n\r\n"),
+        WRONG(GET HOST "X:\0 b\r\n\r\n"),
+        WRONG(GET HOST "X\0y: b\r\n\r\n"),
+        WRONG(GET HOST "X: a\r\n b\r\n\r\n"),
+        WRONG(GET HOST "X: a\ny: b\r\n\r\n"),
+        WRONG(GET HOST "X: a\n\n" NEXT),
+        WRONG("GET /health\0junk HTTP/1.1\r\n" HOST "\r\n"),
+        WRONG("GET /health\0 HTTP/1.1\r\n" HOST "\r\n"),
+        WRONG("GET /health?a=\0b HTTP/1.1\r\n" HOST "\r\n"),
+        WRONG("GET\0x /health HTTP/1.1\r\n" HOST "\r\n"),
+        WRONG(CHAT HOST "Content-Length: 2\0\r\n\r\n{}"),
+        WRONG(CHAT HOST "Content-Length: 2\0x\r\n\r\n{}"),
+        WRONG(CHAT HOST "Transfer-Encoding: chunked\0x\r\n\r\n0\r\n\r\n"),
+        WRONG(CHAT HOST "Transfer-Encoding: chunked\r\n\r\n0\r\n: foo\r\n\r\n" NEXT),
+        WRONG(CHAT HOST "Transfer-Encoding: chunked\r\n\r\n0\r\na: b\r\n: foo\r\n" NEXT),
+    };
+    stub_server s;
+    start(&s);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        want_one_refusal(&s, false, &all[i]);
+        want_one_refusal(&s, true, &all[i]);
+    }
+    stub_server_stop(&s);
+}
+
+/* Blanks that the standard allows change nothing, also when the head comes in pieces. */
+static void sound_heads_are_taken(void **state) {
+    (void)state;
+    static const char *const all[] = {
+        GET HOST "\r\n",
+        "\r\n\r\n" GET HOST "\r\n",
+        "GET  /health HTTP/1.1\r\n" HOST "\r\n",
+        "GET /health?a=%41&b&c=%00 HTTP/1.1\r\n" HOST "\r\n",
+        GET "Host:x\r\nx-empty:\r\nx-blank: \r\ncookie: a=\"b\"; c\r\n\r\n",
+        GET HOST "x: a:b \t\r\ny:\t a b\r\n\r\n",
+    };
+    stub_server s;
+    start(&s);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        wire w;
+        wire_answer a;
+        wire_open_tcp(&w, s.port);
+        for (int round = 0; round < 3; round++) {
+            size_t n = round == 1 ? strlen(all[i]) / 2 : 0;
+            wire_send(&w, all[i], n);
+            wire_send(&w, all[i] + n, strlen(all[i]) - n);
+            wire_read(&w, &a, PATIENCE_MS);
+            if (a.status != 200) fail_msg("%s: %d", all[i], a.status);
+            wire_answer_release(&a);
+        }
+        wire_close(&w);
     }
     stub_server_stop(&s);
 }
@@ -224,9 +301,31 @@ static void targets_are_understood(void **state) {
     stub_server_stop(&s);
 }
 
+static void methods_of_the_cache_are_told(void **state) {
+    (void)state;
+    stub_server s;
+    wire w;
+    wire_answer a;
+    char allow[64];
+    start(&s);
+    wire_open_unix(&w, s.socket_path);
+    wire_request(&w, "POST", "/tandem/v1/cache", "", "{}");
+    wire_read(&w, &a, PATIENCE_MS);
+    assert_int_equal(a.status, 405);
+    wire_header(&a, "Allow", allow, sizeof allow);
+    assert_string_equal(allow, "GET, DELETE, OPTIONS");
+    assert_non_null(strstr(buf_cstr(&a.body), "takes GET, DELETE only"));
+    wire_answer_release(&a);
+    wire_close(&w);
+    stub_server_stop(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refusals_are_framed_once),
+        cmocka_unit_test(heads_are_what_they_seem),
+        cmocka_unit_test(sound_heads_are_taken),
+        cmocka_unit_test(methods_of_the_cache_are_told),
         cmocka_unit_test(refusals_at_other_places),
         cmocka_unit_test(refusals_while_the_server_stops),
         cmocka_unit_test(targets_are_understood),
