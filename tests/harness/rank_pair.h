@@ -16,7 +16,7 @@
 #define PAIR_SECRET                                                                                \
     "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff 0123456789abcdef\n"
 
-enum { PAIR_READY_MS = 300000, PAIR_END_MS = 300000 };
+enum { PAIR_READY_MS = 240000, PAIR_END_MS = 240000 };
 
 /* Finds the program and the built-in model, makes the folder. False: not here (exit 77). */
 bool pair_init(void);
