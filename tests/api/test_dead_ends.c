@@ -3,6 +3,7 @@
  * allows nothing else. Each form whole, twice at once and streamed. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>

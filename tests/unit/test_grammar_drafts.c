@@ -1,6 +1,6 @@
 /* A constrained reply is the same with drafts and without, alone and beside others, with thinking
- * in front of it and without, and when the request bans what the grammar needs. The source scores tokens at random and drafts the serial reply with
- * mistakes, many of them outside of the grammar. */
+ * in front of it and without, and when the request bans what the grammar needs. The source scores
+ * tokens at random and drafts the serial reply with mistakes, many of them outside of the grammar. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
