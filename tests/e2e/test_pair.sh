@@ -156,8 +156,7 @@ code=$?
 check "others: now it starts" test "$code" = 0 -o "$code" = 10
 worker_asks() { # KEY
     on worker bash -c 'exec 3<>"/dev/tcp/$1/8888" || exit 1
-        printf "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%s\r\n" "${2:+Authorization: Bearer $2
-}" >&3; head -n 1 <&3' bash "$head_ip" "${1-}" | cut -d' ' -f2
+        printf "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%b\r\n" "${2:+Authorization: Bearer $2\r\n}" >&3; head -n 1 <&3' bash "$head_ip" "${1-}" | cut -d' ' -f2
 }
 check "others: with the key" is "$(worker_asks "$key")" 200
 check "others: without" is "$(worker_asks)" 401

@@ -23,8 +23,7 @@ worker_kill() {
 worker_asks() { # PLACE STATUS [KEY]
     local line
     line=$(on worker bash -c 'exec 3<>"/dev/tcp/${1%:*}/${1#*:}" || exit 1
-        printf "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%s\r\n" "${2:+Authorization: Bearer $2
-}" >&3; head -n 1 <&3' bash "$1" "${3-}")
+        printf "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%b\r\n" "${2:+Authorization: Bearer $2\r\n}" >&3; head -n 1 <&3' bash "$1" "${3-}")
     echo "$line"
     [ "$(echo "$line" | cut -d" " -f2)" = "$2" ]
 }
