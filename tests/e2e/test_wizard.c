@@ -683,6 +683,7 @@ static void others_come_in_only_on_purpose(void **state) {
     keys(address);
     keys(ENTER);
     see("is shown only now");
+    see("sk-tandem-");
     buf words = BUF_INIT;
     words_of(&w.term, &words);
     const char *at = strstr(buf_cstr(&words), "sk-tandem-");
