@@ -90,69 +90,84 @@ static int nccl_check(nccl_exchange *x, ncclResult_t code, const char *what, err
     return kind;
 }
 
-/* NCCL's own end may wait, for peers or for recorded steps, so a thread makes it. Whoever ends last frees
- * this. */
-typedef struct nccl_end {
+/* A call of NCCL that has no deadline of its own, made by a thread: the first member of what both share,
+ * which whoever ends last frees. */
+typedef struct late_call {
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t ended;
     bool is_done, is_abandoned;
-    /* set before the thread */
+} late_call;
+
+/* False: there is no thread. */
+static bool late_start(late_call *c, void *(*call)(void *)) {
+    pthread_t thread;
+    pthread_condattr_t attr;
+    (void)pthread_mutex_init(&c->lock, NULL);
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&c->ended, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    if (pthread_create(&thread, NULL, call, c) != 0) return false;
+    (void)pthread_detach(thread);
+    return true;
+}
+
+/* The thread's last word. True: nobody waits any more, it frees what is shared. */
+static bool late_done(late_call *c) {
+    pthread_mutex_lock(&c->lock);
+    c->is_done = true;
+    const bool is_mine = c->is_abandoned;
+    pthread_cond_signal(&c->ended);
+    pthread_mutex_unlock(&c->lock);
+    return is_mine;
+}
+
+/* False when the deadline came first; the thread then keeps what is shared. */
+static bool late_wait(late_call *c, int seconds) {
+    struct timespec until;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += seconds;
+    pthread_mutex_lock(&c->lock);
+    int rc = 0;
+    while (!c->is_done && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&c->ended, &c->lock, &until);
+    const bool is_done = c->is_done;
+    c->is_abandoned = !is_done;
+    pthread_mutex_unlock(&c->lock);
+    return is_done;
+}
+
+/* NCCL's own end may wait, for peers or for recorded steps. */
+typedef struct nccl_end {
+    late_call call;
     decltype(&ncclCommAbort) abort;
     ncclComm_t comm;
     int device;
 } nccl_end;
 
-enum { NCCL_END_MS = 3000 };
+enum { NCCL_END_S = 3, NCCL_START_S = 60 };
 
 static void *end_thread(void *arg) {
     nccl_end *s = (nccl_end *)arg;
     (void)cudaSetDevice(s->device);
     (void)s->abort(s->comm);
-    pthread_mutex_lock(&s->lock);
-    s->is_done = true;
-    const bool is_mine = s->is_abandoned;
-    pthread_cond_signal(&s->ended);
-    pthread_mutex_unlock(&s->lock);
-    if (is_mine) mem_free(s);
+    if (late_done(&s->call)) mem_free(s);
     return NULL;
-}
-
-static struct timespec time_after(int ms) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_REALTIME, &t);
-    t.tv_sec += ms / 1000;
-    return t;
 }
 
 /* The exchange is of no more use: work of the device that waits for a peer ends. */
 static void nccl_give_up(nccl_exchange *x) {
     if (x->comm == NULL) return;
     nccl_end *s = (nccl_end *)mem_alloc(sizeof(*s));
-    pthread_t thread;
-    (void)pthread_mutex_init(&s->lock, NULL);
-    (void)pthread_cond_init(&s->ended, NULL);
     s->abort = x->nccl.abort;
     s->comm = x->comm;
     s->device = x->device;
     x->comm = NULL;
-    if (pthread_create(&thread, NULL, end_thread, s) != 0) {
+    if (!late_start(&s->call, end_thread) || late_wait(&s->call, NCCL_END_S)) {
         mem_free(s);
         return;
     }
-    (void)pthread_detach(thread);
-    const struct timespec until = time_after(NCCL_END_MS);
-    pthread_mutex_lock(&s->lock);
-    int rc = 0;
-    while (!s->is_done && rc != ETIMEDOUT)
-        rc = pthread_cond_timedwait(&s->ended, &s->lock, &until);
-    const bool is_done = s->is_done;
-    s->is_abandoned = !is_done;
-    pthread_mutex_unlock(&s->lock);
-    if (is_done) {
-        mem_free(s);
-    } else {
-        x->nccl.handle = NULL; /* the thread still uses the library */
-    }
+    x->nccl.handle = NULL; /* the thread still uses the library */
 }
 
 /* What stands in the way of a call: an earlier failure, an abort from another thread, or what NCCL
@@ -246,11 +261,8 @@ static const exchange_ops nccl_ops = make_ops();
 
 /* ---- start ---- */
 
-/* NCCL's own start has no deadline, so a thread makes it. Whoever ends last frees this. */
 typedef struct nccl_start {
-    pthread_mutex_t lock; /* guards what follows */
-    pthread_cond_t ended;
-    bool is_done, is_abandoned;
+    late_call call;
     ncclResult_t code;
     ncclComm_t comm;
     /* set before the thread */
@@ -259,65 +271,37 @@ typedef struct nccl_start {
     int device, rank, world;
 } nccl_start;
 
-enum { NCCL_START_MS = 60000 };
-
 static void *start_thread(void *arg) {
     nccl_start *s = (nccl_start *)arg;
-    ncclComm_t comm = NULL;
-    ncclResult_t code = cudaSetDevice(s->device) == cudaSuccess
-                            ? s->nccl.init_rank(&comm, s->world, s->id, s->rank)
-                            : ncclUnhandledCudaError;
-    pthread_mutex_lock(&s->lock);
-    s->code = code;
-    s->comm = comm;
-    s->is_done = true;
-    const bool is_mine = s->is_abandoned;
-    pthread_cond_signal(&s->ended);
-    pthread_mutex_unlock(&s->lock);
-    if (is_mine) {
-        if (code == ncclSuccess) (void)s->nccl.abort(comm);
+    s->code = cudaSetDevice(s->device) == cudaSuccess
+                  ? s->nccl.init_rank(&s->comm, s->world, s->id, s->rank)
+                  : ncclUnhandledCudaError;
+    if (late_done(&s->call)) {
+        if (s->code == ncclSuccess) (void)s->nccl.abort(s->comm);
         mem_free(s);
     }
     return NULL;
 }
 
-/* False when the deadline came first; the thread then keeps s. */
-static bool start_wait(nccl_start *s) {
-    const struct timespec until = time_after(NCCL_START_MS);
-    pthread_mutex_lock(&s->lock);
-    int rc = 0;
-    while (!s->is_done && rc != ETIMEDOUT)
-        rc = pthread_cond_timedwait(&s->ended, &s->lock, &until);
-    const bool is_done = s->is_done;
-    s->is_abandoned = !is_done;
-    pthread_mutex_unlock(&s->lock);
-    return is_done;
-}
-
 static int start_ranks(nccl_exchange *x, const ncclUniqueId *id, err *e) {
     nccl_start *s = (nccl_start *)mem_alloc(sizeof(*s));
-    pthread_t thread;
-    (void)pthread_mutex_init(&s->lock, NULL);
-    (void)pthread_cond_init(&s->ended, NULL);
     s->nccl = x->nccl;
     s->id = *id;
     s->device = x->device;
     s->rank = x->base.rank;
     s->world = x->base.world;
-    if (pthread_create(&thread, NULL, start_thread, s) != 0) {
+    if (!late_start(&s->call, start_thread)) {
         mem_free(s);
         return err_set(e, ERR_MEMORY, "no thread for the start of NCCL");
     }
-    if (!start_wait(s)) {
-        (void)pthread_detach(thread);
+    if (!late_wait(&s->call, NCCL_START_S)) {
         x->nccl.handle = NULL; /* the thread still uses the library */
         return err_set(e, ERR_TIMEOUT,
             "NCCL did not bring rank %d together with the other of %d ranks within %d s; check that "
             "NCCL_SOCKET_IFNAME and NCCL_IB_HCA name the rail between the nodes on both of them "
             "(`tandem check link` tests it) and that the other rank runs",
-            x->base.rank, x->base.world, NCCL_START_MS / 1000);
+            x->base.rank, x->base.world, NCCL_START_S);
     }
-    (void)pthread_join(thread, NULL);
     const ncclResult_t code = s->code;
     x->comm = s->comm;
     mem_free(s);
