@@ -34,7 +34,7 @@ static bool same_name(const disk_name *a, const disk_name *b) {
 
 static void forget_entry(disk_cache *d, int32_t i) {
     disk_job job = {.i_slot = DISK_JOB_FORGET, .line = d->entries[i].line};
-    if (d->n_forgets == DISK_FORGETS) return;
+    if (d->n_forgets >= DISK_FORGETS - DISK_WIPES) return;
     disk_index_remove(d, i);
     if (d->has_ended) {
         (void)disk_forget_now(d, &job.line, NULL); /* nobody is there who could be told */
@@ -116,7 +116,7 @@ void disk_forget_pages(disk_cache *d, const disk_link *chain, int32_t n) {
 
 uint64_t disk_wipe(disk_cache *d) {
     const disk_job job = {.i_slot = DISK_JOB_WIPE};
-    /* A full ring is being emptied: the wipe that is in it, or the next one asked for, does it. */
+    /* So many wipes wait that this one has to be asked for again: its number does not come. */
     if (d->n_forgets == DISK_FORGETS) return d->n_wipes_asked + 1;
     for (int32_t i = 0; i < d->entries_cap; i++) {
         if (d->entries[i].line.type != 0) disk_index_remove(d, i);

@@ -14,6 +14,8 @@
 #define DISK_SEGMENTS 256
 /* Records on their way to being forgotten; what comes beyond waits for its time. */
 #define DISK_FORGETS 8192
+/* Of these places so many are for wipes alone. */
+#define DISK_WIPES 16
 /* Records that may be given and not be in the index yet. */
 #define DISK_NEWS 512
 #define DISK_PENDING (DISK_GROUP + DISK_SLOTS + DISK_NEWS)

@@ -20,8 +20,7 @@ typedef struct draft_history {
 /* Whether drafting pays for one stream. */
 typedef struct draft_policy {
     draft_history *history;
-    double
-        bias; /* added to the logits of the chances: what sets this stream apart from the others */
+    double bias;  /* added to the logits of the chances: what sets this stream apart */
     double gain;  /* moving: speed with drafts, as they were expected to be kept, over without */
     int32_t skip; /* how long the last pause was; 0: none since drafts paid */
     int32_t skip_left; /* steps to go without drafts before the next try */

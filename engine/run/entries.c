@@ -145,7 +145,8 @@ int run_entries_wipe(run *r, run_wiped *out, err *e) {
     uint64_t end = clock_mono_ms() + ANSWER_MS;
     while (rc == OK && r->disk != NULL && disk_wiped(r->disk) < a.n_wipes) {
         if (clock_mono_ms() >= end)
-            return err_set(e, ERR_TIMEOUT, "the disk takes long; its files go as soon as it can");
+            return err_set(
+                e, ERR_TIMEOUT, "the disk takes long, and its files may be there still; ask again");
         sleep_ms(5);
     }
     return rc;

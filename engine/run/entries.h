@@ -25,7 +25,7 @@ typedef struct run_wiped {
     uint64_t disk_bytes; /* that were on disk */
 } run_wiped;
 /* Forgets everything that no running request uses, in memory and on disk. ERR_TIMEOUT: no step ended
- * in time, or the disk takes long; then it goes on. */
+ * in time, or the disk takes long. */
 int run_entries_wipe(run *r, run_wiped *out, err *e);
 
 /* The step thread, between steps. */

@@ -406,10 +406,15 @@ static void drop_node(prefix_cache *c, int32_t i) {
     c->first_free = i;
 }
 
-static bool is_spare(const prefix_cache *c, int32_t i) {
+/* Nothing hangs on the node and nobody uses it. */
+static bool is_loose(const prefix_cache *c, int32_t i) {
     const node *n = &c->nodes[i];
-    return i != PREFIX_ROOT && n->is_used && n->mark == NONE && n->n_children == 0 &&
+    return i != PREFIX_ROOT && n->is_used && n->n_children == 0 &&
            page_pool_is_idle(c->o.pool, n->page);
+}
+
+static bool is_spare(const prefix_cache *c, int32_t i) {
+    return is_loose(c, i) && c->nodes[i].mark == NONE;
 }
 
 int32_t prefix_drop_spare(prefix_cache *c, int32_t i) {
@@ -452,7 +457,7 @@ bool prefix_evict(prefix_cache *c) {
     int worst_rank = 0;
     for (int32_t i = 1; i < c->n_nodes_cap; i++) {
         const node *n = &c->nodes[i];
-        if (!n->is_used || n->n_children > 0 || !page_pool_is_idle(c->o.pool, n->page)) continue;
+        if (!is_loose(c, i)) continue;
         int rank = rank_of(n, is_small_over);
         if (worst != NONE && (rank > worst_rank ||
                                  (rank == worst_rank && n->last_used >= c->nodes[worst].last_used)))
@@ -467,8 +472,7 @@ bool prefix_evict(prefix_cache *c) {
 }
 
 static void clear_upwards(prefix_cache *c, int32_t i, int32_t *n_marks) {
-    while (i != PREFIX_ROOT && c->nodes[i].is_used && c->nodes[i].n_children == 0 &&
-           page_pool_is_idle(c->o.pool, c->nodes[i].page)) {
+    while (is_loose(c, i)) {
         int32_t parent = c->nodes[i].parent;
         *n_marks += c->nodes[i].mark != NONE;
         drop_node(c, i);
