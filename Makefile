@@ -322,7 +322,7 @@ install: programs
 	install -m 644 templates/completions/tandem.bash $(DESTDIR)$(PREFIX)/share/$(word 1,$(COMPLETION_DIRS))/tandem
 	install -m 644 templates/completions/tandem.zsh $(DESTDIR)$(PREFIX)/share/$(word 2,$(COMPLETION_DIRS))/_tandem
 	install -m 644 templates/completions/tandem.fish $(DESTDIR)$(PREFIX)/share/$(word 3,$(COMPLETION_DIRS))/
-	install -m 644 LICENSE NOTICE $(DESTDIR)$(PREFIX)/share/doc/tandem/
+	install -m 644 README.md LICENSE NOTICE $(DESTDIR)$(PREFIX)/share/doc/tandem/
 
 # ---- to look after -----------------------------------------------------------------------------
 .PHONY: lint check-aarch64 clean help FORCE
