@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/base/file.h"
+#include "engine/base/privilege.h"
 #include "engine/base/str.h"
 #include "setup/paths.h"
 #include "setup/settings.h"
@@ -9,7 +10,7 @@
 #include "tui/session.h"
 #include "tui/wizard.h"
 
-enum { N_CHOICES = 3 };
+enum { CHOICE_CHAT, CHOICE_SETUP, CHOICE_ATTACH, N_CHOICES };
 
 static const char *const CHOICES[N_CHOICES] = {
     "c  Chat now with the built-in demo model",
@@ -21,6 +22,14 @@ static const char *const ABOUT[N_CHOICES] = {
     "guided: check, download, copy, start, prove; changes are shown first",
     "only looks for its socket; starts nothing",
 };
+/* In place of the set-up for root, whom it refuses. */
+static const char NO_SETUP[] = "-  Two Sparks: set-up does not run as root";
+static const char ABOUT_NO_SETUP[] =
+    "start tandem as your own user: sudo is asked for what needs root";
+
+static bool is_offered(int choice) {
+    return choice != CHOICE_SETUP || privilege_refuse_root("set-up", NULL) == OK;
+}
 
 static int note_name(void *ctx, const char *name, err *e) {
     (void)name;
@@ -51,6 +60,20 @@ bool wizard_is_first_run(void) {
     return is_first;
 }
 
+static void draw_choice(pen *p, int i, bool is_here, bool has_about) {
+    bool is_open = is_offered(i);
+    int row = has_about ? 2 + 3 * i : 1 + i;
+    pen_move(p, row, 0);
+    pen_style(p, is_here   ? style_with(ROLE_SELECT, STYLE_REVERSE)
+                 : is_open ? style_of(ROLE_TEXT)
+                           : style_of(ROLE_DIM));
+    pen_printf(p, "%s %s ", is_here ? ">" : " ", is_open ? CHOICES[i] : NO_SETUP);
+    if (!has_about) return;
+    pen_move(p, row + 1, 5);
+    pen_role(p, is_open ? ROLE_DIM : ROLE_WARN);
+    pen_cut(p, is_open ? ABOUT[i] : ABOUT_NO_SETUP, pen_left(p), "...");
+}
+
 void wizard_welcome_draw(app *a, area box) {
     int n_rows = 14 < box.n_rows ? 14 : box.n_rows;
     int n_columns = 78 < box.n_columns ? 78 : box.n_columns;
@@ -64,17 +87,8 @@ void wizard_welcome_draw(app *a, area box) {
     pen p = part_box(&a->frame, where, a->look, "Welcome to Tandem", NULL);
     pen_role(&p, ROLE_TEXT);
     pen_cut(&p, "One model on two DGX Sparks, or a small demo right here.", pen_left(&p), "...");
-    for (int i = 0; i < N_CHOICES; i++) {
-        bool is_here = i == a->overlay_selected;
-        int row = n_rows >= 14 ? 2 + 3 * i : 1 + i;
-        pen_move(&p, row, 0);
-        pen_style(&p, is_here ? style_with(ROLE_SELECT, STYLE_REVERSE) : style_of(ROLE_TEXT));
-        pen_printf(&p, "%s %s ", is_here ? ">" : " ", CHOICES[i]);
-        if (n_rows < 14) continue;
-        pen_move(&p, row + 1, 5);
-        pen_role(&p, ROLE_DIM);
-        pen_cut(&p, ABOUT[i], pen_left(&p), "...");
-    }
+    for (int i = 0; i < N_CHOICES; i++)
+        draw_choice(&p, i, i == a->overlay_selected, n_rows >= 14);
     if (p.box.n_rows < 12) return;
     pen_move(&p, p.box.n_rows - 1, 0);
     pen_role(&p, ROLE_DIM);
@@ -83,15 +97,19 @@ void wizard_welcome_draw(app *a, area box) {
 }
 
 static void choose(app *a, int i) {
+    if (!is_offered(i)) { /* the line says why; the others can still be chosen */
+        a->overlay_selected = i;
+        return;
+    }
     a->overlay = OVERLAY_NONE;
     a->overlay_selected = 0;
-    if (i == 1) {
+    if (i == CHOICE_SETUP) {
         app_go(a, SCREEN_SETUP);
         return;
     }
     app_go(a, SCREEN_CHAT);
-    app_start_engine(a, i == 0);
-    if (i == 2) app_hint(a, "looking for a running engine; s on Home starts one");
+    app_start_engine(a, i == CHOICE_CHAT);
+    if (i == CHOICE_ATTACH) app_hint(a, "looking for a running engine; s on Home starts one");
 }
 
 bool wizard_welcome_key(app *a, const input_event *ev) {
@@ -109,7 +127,7 @@ bool wizard_welcome_key(app *a, const input_event *ev) {
         choose(a, a->overlay_selected);
         return true;
     case INPUT_KEY_ESC:
-        choose(a, 0);
+        choose(a, CHOICE_CHAT);
         return true;
     case INPUT_KEY_DOWN:
     case INPUT_KEY_TAB:

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -78,6 +79,37 @@ static void welcome_offers_the_demo_or_two_sparks(void **state) {
         screen_expect(&t, "> s  Set up two Sparks");
         screen_keys(&t, "\r");
         screen_expect(&t, "<6 Setup>");
+        screen_close(&t);
+    }
+}
+
+/* Set-up refuses root: it is not offered then, and the choice says why, at every size. */
+static void welcome_says_that_root_has_no_setup(void **state) {
+    static const char *const env[] = {"TANDEM_MODEL_DIR", "TANDEM_ALLOW_ROOT", NULL};
+    (void)state;
+    if (geteuid() != 0) skip();
+    for (size_t i = 0; i < N_LOOKS; i++) {
+        screen_test t;
+        const look *l = &LOOKS[i];
+        const screen_setup s = {.n_rows = l->n_rows,
+            .n_columns = l->n_columns,
+            .arguments = l->arguments,
+            .env = env,
+            .without_daemon = true};
+        screen_open(&t, &s);
+        screen_run(&t, &s);
+        screen_expect(&t, "-  Two Sparks: set-up does not run as root");
+        screen_expect_gone(&t, "Set up two Sparks");
+        if (l->n_rows >= 24) {
+            screen_expect(&t, "start tandem as your own user: sudo is asked for what needs root");
+        }
+        screen_keys(&t, "s");
+        screen_expect(&t, "> -  Two Sparks: set-up does not run as root");
+        screen_keys(&t, "\r"); /* nor by Enter; the others still can be chosen */
+        screen_keys(&t, "\033[B");
+        screen_expect(&t, "> a  Attach to an engine that runs already");
+        screen_keys(&t, "\r");
+        screen_expect(&t, "<2 Chat>");
         screen_close(&t);
     }
 }
@@ -160,6 +192,7 @@ static void without_colour_no_colour_is_sent(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(welcome_offers_the_demo_or_two_sparks),
+        cmocka_unit_test(welcome_says_that_root_has_no_setup),
         cmocka_unit_test(a_refused_connection_is_explained),
         cmocka_unit_test(fields_are_checked_and_explained),
         cmocka_unit_test(without_colour_no_colour_is_sent),
