@@ -1,5 +1,6 @@
 #include "tests/harness/paged_toy.h"
 
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -37,6 +38,7 @@ struct paged_toy {
     uint8_t *is_finite;
     int n_logits_cap;
     _Atomic int fail_code, slow_ms;
+    _Atomic int n_begun, n_allowed; /* steps; those from n_allowed on wait */
     _Atomic int64_t n_prompt_rows, n_prefetched;
     int64_t i_step;
     _Atomic uint64_t now_ns, longest_gap_ns;
@@ -131,6 +133,10 @@ static void pass_time(paged_toy *t, const batch_plan *plan) {
 
 static int toy_step(void *self, const batch_plan *plan, step_result *out, err *e) {
     paged_toy *t = self;
+    int i_step = atomic_fetch_add(&t->n_begun, 1);
+    while (i_step >= atomic_load(&t->n_allowed)) {
+        sleep_ms(1);
+    }
     int code = atomic_exchange(&t->fail_code, 0);
     int ms = atomic_load(&t->slow_ms);
     memset(out, 0, sizeof *out);
@@ -289,6 +295,7 @@ static int toy_state_hash(void *self, uint64_t *hash, err *e) {
 paged_toy *paged_toy_new(const paged_toy_options *o) {
     paged_toy *t = mem_alloc(sizeof *t);
     t->o = *o;
+    paged_toy_let_go(t);
     t->block = o->block > 0 ? o->block : PAGED_TOY_BLOCK;
     t->n_logits_cap = o->n_slots * (t->block + 1 + RUN_DRAFT_MAX);
     t->pages = mem_array((size_t)(o->n_pages * o->page_tokens), sizeof *t->pages);
@@ -350,6 +357,18 @@ void paged_toy_fail(paged_toy *t, int code) {
 
 void paged_toy_slow(paged_toy *t, int ms_per_step) {
     atomic_store(&t->slow_ms, ms_per_step);
+}
+
+void paged_toy_hold_after(paged_toy *t, int n) {
+    atomic_store(&t->n_allowed, atomic_load(&t->n_begun) + n);
+}
+
+void paged_toy_let_go(paged_toy *t) {
+    atomic_store(&t->n_allowed, INT_MAX);
+}
+
+int paged_toy_begun(const paged_toy *t) {
+    return atomic_load(&t->n_begun);
 }
 
 uint64_t paged_toy_now(void *toy) {

@@ -35,6 +35,13 @@ const run_source *paged_toy_source(const paged_toy *t);
 /* Any thread. The next step fails with this code, once. */
 void paged_toy_fail(paged_toy *t, int code);
 void paged_toy_slow(paged_toy *t, int ms_per_step);
+/* Any thread. n more steps are made, one that has begun may be made on top; those after them wait, and
+ * the clock with them, until let_go: a test asks or looks while nothing moves. Let go before the run
+ * is closed. */
+void paged_toy_hold_after(paged_toy *t, int n);
+void paged_toy_let_go(paged_toy *t);
+/* Steps that were begun. */
+int paged_toy_begun(const paged_toy *t);
 /* The toy's own clock, for run_options.now_ns with the toy as context. */
 uint64_t paged_toy_now(void *toy);
 /* By it, the longest time between the ends of two steps after each other that both held rows of the

@@ -1,6 +1,5 @@
 /* Who is served when, on a stand-in for the model with a clock of its own, so that times mean what the
  * plans cost and not what the machine does meanwhile. */
-#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,45 +19,8 @@ enum { PAGE = 128, WAIT_MS = 120000 };
 
 typedef struct side {
     paged_toy *toy;
-    run_source source; /* the toy's, with steps counted */
-    const run_source *inner;
     run *run;
-    _Atomic int n_begun;   /* steps */
-    _Atomic int n_allowed; /* those after it wait: a test asks while the time stands still */
 } side;
-
-static int counted_step(void *self, const batch_plan *plan, step_result *out, err *e) {
-    side *s = self;
-    int i = atomic_fetch_add(&s->n_begun, 1);
-    while (i >= atomic_load(&s->n_allowed)) {
-        sleep_ms(1);
-    }
-    return s->inner->step(s->inner->self, plan, out, e);
-}
-
-/* n more steps can be made, the next one waits. */
-static void hold_after(side *s, int n) {
-    atomic_store(&s->n_allowed, atomic_load(&s->n_begun) + n);
-}
-
-static void let_go(side *s) {
-    atomic_store(&s->n_allowed, INT_MAX);
-}
-
-static int commit(void *self, int slot, int64_t new_len, err *e) {
-    side *s = self;
-    return s->inner->commit(s->inner->self, slot, new_len, e);
-}
-
-static int slot_pages(void *self, int slot, const int32_t *pages, int n, err *e) {
-    side *s = self;
-    return s->inner->slot_pages(s->inner->self, slot, pages, n, e);
-}
-
-static void slot_reset(void *self, int slot) {
-    side *s = self;
-    s->inner->slot_reset(s->inner->self, slot);
-}
 
 static void open_side(side *s, int32_t n_slots, int32_t n_pages, int64_t context) {
     paged_toy_options o = {.n_slots = n_slots,
@@ -70,17 +32,11 @@ static void open_side(side *s, int32_t n_slots, int32_t n_pages, int64_t context
             .row_ns = 1000000,
             .prompt_row_ns = 400000,
             .prompt_row_ns_at_64k = 1200000}};
-    memset(s, 0, sizeof *s);
-    let_go(s);
     s->toy = paged_toy_new(&o);
-    s->inner = paged_toy_source(s->toy);
-    s->source = (run_source){.self = s,
-        .info = s->inner->info,
-        .step = counted_step,
-        .commit = commit,
-        .slot_pages = slot_pages,
-        .slot_reset = slot_reset};
-    run_options ro = {.source = &s->source, .now_ns = paged_toy_now, .now_ctx = s->toy};
+    run_options ro = {.source = paged_toy_source(s->toy),
+        .now_ns = paged_toy_now,
+        .now_ctx = s->toy,
+        .no_cache = true};
     err e = ERR_INIT;
     if (run_open(&ro, &s->run, &e) != OK) fail_msg("%s", e.msg);
 }
@@ -143,25 +99,25 @@ static void a_short_prompt_is_not_stuck_behind_a_long_one(void **state) {
     (void)state;
     side s;
     open_side(&s, 3, 700, 65536);
-    hold_after(&s, 3);
+    paged_toy_hold_after(s.toy, 3);
     ticket *running = submit(&s, &(wish){1, 10, 200, 0});
     await_token(running);
     ticket *long_one = submit(&s, &(wish){2, 60000, 2, 0});
-    hold_after(&s, 4);
+    paged_toy_hold_after(s.toy, 4);
     run_progress p;
     do {
         sleep_ms(1);
         ticket_progress(long_one, &p);
     } while (p.n_prefilled == 0);
     ticket *short_one = submit(&s, &(wish){3, 30, 2, 0});
-    hold_after(&s, 8);
+    paged_toy_hold_after(s.toy, 8);
     run_progress small = finish(short_one, NULL, RUN_END_LENGTH);
     ticket_progress(long_one, &p);
     assert_true(p.first_ns == 0 || p.first_ns > small.last_ns);
     double first_ms = (double)(small.first_ns - small.submit_ns) / MS;
     if (first_ms > 600.0) fail_msg("first token after %g ms", first_ms);
     ticket_cancel(long_one);
-    let_go(&s);
+    paged_toy_let_go(s.toy);
     (void)finish(long_one, NULL, RUN_END_CANCELLED);
     (void)finish(running, NULL, RUN_END_LENGTH);
     assert_true((double)paged_toy_longest_gap(s.toy) / MS < 160.0);
@@ -173,7 +129,7 @@ static void background_comes_last(void **state) {
     (void)state;
     side s;
     open_side(&s, 1, 64, 4096);
-    hold_after(&s, 3);
+    paged_toy_hold_after(s.toy, 3);
     ticket *busy = submit(&s, &(wish){1, 10, 600, 0});
     await_token(busy);
     ticket *background[2], *normal[3];
@@ -183,7 +139,7 @@ static void background_comes_last(void **state) {
     for (int i = 0; i < 3; i++) {
         normal[i] = submit(&s, &(wish){20 + (uint64_t)i, 10, 3, RUN_PRIORITY_NORMAL});
     }
-    let_go(&s);
+    paged_toy_let_go(s.toy);
     (void)finish(busy, NULL, RUN_END_LENGTH);
     uint64_t before = 0;
     for (int i = 0; i < 3; i++) {
@@ -205,7 +161,7 @@ static void a_large_request_gets_its_pages(void **state) {
     enum { N_SMALL = 60 };
     side s;
     open_side(&s, 2, 20, 20 * PAGE);
-    hold_after(&s, 3);
+    paged_toy_hold_after(s.toy, 3);
     /* Takes six pages and time for dozens of small ones. */
     ticket *busy = submit(&s, &(wish){1, 10, 5 * PAGE, 0});
     await_token(busy);
@@ -214,7 +170,7 @@ static void a_large_request_gets_its_pages(void **state) {
     for (int i = 0; i < N_SMALL; i++) {
         small[i] = submit(&s, &(wish){100 + (uint64_t)i, 10, 8, 0});
     }
-    let_go(&s);
+    paged_toy_let_go(s.toy);
     int n_before = 0;
     (void)finish(busy, NULL, RUN_END_LENGTH);
     run_progress p = finish(large, NULL, RUN_END_LENGTH);
@@ -230,24 +186,22 @@ static void a_cancel_takes_one_step_at_most(void **state) {
     (void)state;
     side s;
     open_side(&s, 1, 64, 8192);
-    paged_toy_slow(s.toy, 10);
     for (int phase = 0; phase < 2; phase++) {
         /* while the prompt is read; while the reply is made */
-        hold_after(&s, 3);
+        paged_toy_hold_after(s.toy, 3);
         ticket *t = submit(&s, &(wish){(uint64_t)phase, phase == 0 ? 6000 : 10, 200, 0});
         if (phase == 0) {
-            while (atomic_load(&s.n_begun) < 2) {
+            while (paged_toy_begun(s.toy) < 2) {
                 sleep_ms(1);
             }
         } else {
             await_token(t);
         }
         ticket_cancel(t);
-        int before = atomic_load(&s.n_begun);
-        let_go(&s);
+        int before = paged_toy_begun(s.toy);
+        paged_toy_let_go(s.toy);
         (void)finish(t, NULL, RUN_END_CANCELLED);
-        assert_true(atomic_load(&s.n_begun) <= before + 1);
-        atomic_store(&s.n_begun, 0);
+        assert_true(paged_toy_begun(s.toy) <= before + 1);
     }
     run_stats stats;
     run_stats_get(s.run, &stats);
@@ -268,13 +222,12 @@ static void thirty_two_streams_equal_one(void **state) {
     }
     close_side(&s);
     ticket *t[N];
-    run_stats stats;
     open_side(&s, RUN_MAX_SLOTS, RUN_MAX_SLOTS * 8, 8 * PAGE);
-    paged_toy_slow(s.toy, 2);
+    paged_toy_hold_after(s.toy, 0);
     for (int i = 0; i < N; i++) {
         t[i] = submit(&s, &(wish){(uint64_t)i, 5 + i * 7, TOKENS, 0});
     }
-    run_stats_get(s.run, &stats);
+    paged_toy_let_go(s.toy);
     for (int i = 0; i < N; i++) {
         (void)finish(t[i], together[i], RUN_END_LENGTH);
     }
