@@ -12,8 +12,10 @@
 
 #include "engine/base/mem.h"
 #include "engine/dist/exchange.h"
+#include "engine/dist/meet.h"
 
-enum { N = 3000 };
+/* Time that a rank gets for what it does at once when it gets the processor. */
+enum { N = 3000, WAIT_MS = 120000 };
 
 /* What every rank does; 0 when all answers are right. */
 static int talk(exchange *x) {
@@ -84,7 +86,7 @@ static void test_local(void **state) {
         exchange *x[4];
         pthread_t t[4];
         err e = ERR_INIT;
-        assert_int_equal(exchange_local_open(world, 1024, 5000, x, &e), OK);
+        assert_int_equal(exchange_local_open(world, 1024, WAIT_MS, x, &e), OK);
         for (int r = 0; r < world; r++) {
             pthread_create(&t[r], NULL, talk_thread, x[r]);
         }
@@ -109,6 +111,13 @@ static void test_local_lost_peer(void **state) {
     exchange_close(x[1]);
 }
 
+/* Rank 0 listens on a port that is free. */
+static void listen_anywhere(exchange_tcp_options *o) {
+    err e = ERR_INIT;
+    o->port = 0;
+    if (meet_listen("127.0.0.1", &o->port, &o->listen_fd, &e) != OK) fail_msg("%s", e.msg);
+}
+
 /* Rank r of a world in a process of its own; the exit status is talk's answer. */
 static pid_t start_rank(const exchange_tcp_options *base, int rank) {
     pid_t pid = fork();
@@ -119,6 +128,7 @@ static pid_t start_rank(const exchange_tcp_options *base, int rank) {
     exchange *x = NULL;
     err e = ERR_INIT;
     o.rank = rank;
+    if (rank > 0) close(o.listen_fd);
     int rc = exchange_tcp_open(&o, &x, &e);
     rc = rc == OK ? talk(x) : 100;
     exchange_close(x);
@@ -129,17 +139,17 @@ static void test_tcp(void **state) {
     (void)state;
     for (int world = 2; world <= 4; world++) {
         exchange_tcp_options o = {.world = world,
-            .port = 20000 + (int)(getpid() % 20000) + world,
-            .listen_fd = -1,
             .secret = {1, 2, 3},
             .identity = 9,
             .max_bytes = 1024,
-            .open_timeout_ms = 10000,
-            .timeout_ms = 5000};
+            .open_timeout_ms = WAIT_MS,
+            .timeout_ms = WAIT_MS};
         pid_t pid[4];
+        listen_anywhere(&o);
         for (int r = 0; r < world; r++) {
             pid[r] = start_rank(&o, r);
         }
+        close(o.listen_fd); /* rank 0 has its own */
         for (int r = 0; r < world; r++) {
             int status = -1;
             assert_int_equal(waitpid(pid[r], &status, 0), pid[r]);
@@ -152,19 +162,20 @@ static void test_tcp(void **state) {
 /* The wrong secret is turned away and rank 0 goes on waiting; another build is named. */
 static void test_tcp_refusals(void **state) {
     (void)state;
-    exchange_tcp_options o = {.world = 2,
-        .port = 20000 + (int)(getpid() % 20000) + 10,
-        .listen_fd = -1,
-        .secret = {1},
-        .identity = 9,
-        .open_timeout_ms = 1500};
-    for (int kind = 0; kind < 2; kind++, o.port++) {
+    for (int kind = 0; kind < 2; kind++) {
+        /* Where nobody is let in the wait ends by its time alone. */
+        exchange_tcp_options o = {.world = 2,
+            .secret = {1},
+            .identity = 9,
+            .open_timeout_ms = kind == 0 ? 1500 : WAIT_MS};
+        listen_anywhere(&o);
         pid_t pid = fork();
         if (pid == 0) {
             exchange_tcp_options other = o;
             exchange *x = NULL;
             err e = ERR_INIT;
             other.rank = 1;
+            close(o.listen_fd);
             if (kind == 0) {
                 other.secret[0] = 2;
             } else {
@@ -184,17 +195,15 @@ static void test_tcp_refusals(void **state) {
 
 static void test_tcp_lost_peer(void **state) {
     (void)state;
-    exchange_tcp_options o = {.world = 2,
-        .port = 20000 + (int)(getpid() % 20000) + 20,
-        .listen_fd = -1,
-        .open_timeout_ms = 5000,
-        .timeout_ms = 2000};
+    exchange_tcp_options o = {.world = 2, .open_timeout_ms = WAIT_MS, .timeout_ms = WAIT_MS};
+    listen_anywhere(&o);
     pid_t pid = fork();
     if (pid == 0) {
         exchange *x = NULL;
         err e = ERR_INIT;
         float v[4] = {0};
         o.rank = 1;
+        close(o.listen_fd);
         if (exchange_tcp_open(&o, &x, &e) == OK) {
             (void)exchange_sum_rows(x, v, 4, NULL, &e);
         }
