@@ -17,7 +17,8 @@
 #include "engine/dist/probe.h"
 #include "engine/dist/pulse.h"
 
-enum { WAIT_MS = 20000 };
+/* PATIENT: the peer is not silent, its thread may have to wait for the processor. */
+enum { WAIT_MS = 120000, PATIENT = 120000, SHORT = 1000 };
 
 typedef struct side {
     pulse *pulse;
@@ -86,10 +87,10 @@ static void figures_arrive_with_their_age(void **state) {
     rank_figures f;
     double age = 0.0;
     make_pair(fd);
-    open_side(&a, 0, fd[0], 0);
+    open_side(&a, 0, fd[0], PATIENT);
     assert_false(pulse_peer(a.pulse, 1, &f, &age));
     assert_true(age < 0.0 && f.step_ms < 0.0);
-    open_side(&b, 1, fd[1], 0);
+    open_side(&b, 1, fd[1], PATIENT);
     AWAIT(pulse_peer(a.pulse, 1, &f, &age) && pulse_peer(b.pulse, 0, &f, NULL));
     assert_true(f.loaded == 0.25 && f.pid == 77 && f.phase == RANK_LOADING);
     assert_true(f.step_ms < 0.0); /* what nobody filled is unknown, not 0 */
@@ -108,8 +109,8 @@ static void a_goodbye_is_no_loss(void **state) {
     int fd[2];
     side a, b;
     make_pair(fd);
-    open_side(&a, 0, fd[0], 0);
-    open_side(&b, 1, fd[1], 0);
+    open_side(&a, 0, fd[0], PATIENT);
+    open_side(&b, 1, fd[1], PATIENT);
     pulse_bye(b.pulse);
     pulse_close(b.pulse);
     AWAIT(atomic_load(&a.n_bye) == 1);
@@ -123,8 +124,8 @@ static void a_failure_says_why(void **state) {
     side a, b;
     err why = ERR_INIT;
     make_pair(fd);
-    open_side(&a, 0, fd[0], 0);
-    open_side(&b, 1, fd[1], 0);
+    open_side(&a, 0, fd[0], PATIENT);
+    open_side(&b, 1, fd[1], PATIENT);
     err_set(&why, ERR_MEMORY, "12 MiB short");
     pulse_fail(b.pulse, &why);
     pulse_close(b.pulse);
@@ -142,7 +143,7 @@ static void silence_is_a_loss(void **state) {
     int fd[2];
     side a;
     make_pair(fd);
-    open_side(&a, 0, fd[0], 300);
+    open_side(&a, 0, fd[0], SHORT);
     AWAIT(atomic_load(&a.n_lost) == 1);
     assert_non_null(strstr(a.why.msg, "silent"));
     assert_non_null(strstr(a.why.msg, "link"));
@@ -158,7 +159,7 @@ static void a_full_socket_holds_nobody_up(void **state) {
     side a;
     make_pair(fd);
     (void)setsockopt(fd[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
-    open_side(&a, 0, fd[0], 60000);
+    open_side(&a, 0, fd[0], PATIENT);
     for (int i = 0; i < 200; i++) {
         pulse_fail(a.pulse, &(err){.code = ERR_IO, .msg = "again"}); /* never waits */
     }
@@ -173,7 +174,7 @@ static void strange_bytes_are_a_loss(void **state) {
     uint8_t junk[4096];
     memset(junk, 0x5a, sizeof junk);
     make_pair(fd);
-    open_side(&a, 0, fd[0], 0);
+    open_side(&a, 0, fd[0], PATIENT);
     assert_int_equal(send(fd[1], junk, sizeof junk, 0), sizeof junk);
     AWAIT(atomic_load(&a.n_lost) == 1);
     assert_int_equal(a.why.code, ERR_MISMATCH);
@@ -233,7 +234,7 @@ static void an_exchange_is_tried(void **state) {
     exchange *x[3];
     probe_side sides[3];
     pthread_t threads[3];
-    assert_int_equal(exchange_local_open(3, 0, 5000, x, NULL), OK);
+    assert_int_equal(exchange_local_open(3, 0, WAIT_MS, x, NULL), OK);
     for (int r = 0; r < 3; r++) {
         sides[r] = (probe_side){.x = x[r]};
         assert_int_equal(pthread_create(&threads[r], NULL, probe, &sides[r]), 0);
