@@ -14,7 +14,7 @@
 #include "engine/run/run.h"
 #include "tests/harness/paged_toy.h"
 
-enum { WAIT_MS = 20000, HANG_MS = 400 };
+enum { WAIT_MS = 120000 };
 
 static const int32_t prompt[] = {3, 9, 27, 5, 40, 12, 7};
 static const int32_t bad_prompt[] = {PAGED_TOY_BAD, 9, 27};
@@ -110,9 +110,10 @@ static void a_hanging_step_is_not_ready(void **state) {
     sample_params_init(&q.sampling);
     assert_int_equal(run_open(&o, &r, &e), OK);
     assert_int_equal(state_now(r), RUN_STATE_READY); /* idle is ready */
-    paged_toy_slow(t, HANG_MS);
+    paged_toy_hold_after(t, 0);
     assert_int_equal(run_submit(r, &q, &k, &e), OK);
     await_state(r, RUN_STATE_STALLED);
+    paged_toy_let_go(t);
     run_event ev = {0};
     while (ev.kind != RUN_EVENT_END) {
         assert_int_equal(ticket_next(k, &ev, WAIT_MS), OK);
