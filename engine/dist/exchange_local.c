@@ -18,7 +18,7 @@ typedef struct local_world {
     pthread_cond_t changed;
     int world, n_open;      /* under lock */
     int n_arrived;          /* under lock */
-    bool is_broken;         /* under lock: somebody left or was late */
+    bool is_broken;         /* under lock: somebody left, was late or gave up */
     _Atomic uint64_t round; /* grows when all have arrived; written under lock */
     char *parts[2];         /* [world][max_bytes] */
 } local_world;
@@ -35,7 +35,7 @@ static int gone(err *e) {
 }
 
 static void set_deadline(struct timespec *t, int timeout_ms) {
-    clock_gettime(CLOCK_REALTIME, t);
+    clock_gettime(CLOCK_MONOTONIC, t);
     t->tv_sec += timeout_ms / 1000;
     t->tv_nsec += (long)(timeout_ms % 1000) * 1000000L;
     if (t->tv_nsec >= 1000000000L) {
@@ -128,16 +128,34 @@ static void local_close(exchange *base) {
     mem_free(x);
 }
 
-static const exchange_ops local_ops = {.gather = local_gather, .close = local_close};
+static void local_abort(exchange *base) {
+    local_world *w = ((local_exchange *)(void *)base)->w;
+    pthread_mutex_lock(&w->lock);
+    w->is_broken = true;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static const exchange_ops local_ops = {
+    .gather = local_gather, .abort = local_abort, .close = local_close};
+
+static local_world *new_world(int world) {
+    local_world *w = mem_alloc(sizeof(*w));
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* the other may be set */
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    w->world = world;
+    return w;
+}
 
 int exchange_local_open(int world, size_t max_bytes, int timeout_ms, exchange **out, err *e) {
     if (world < 1 || world > EXCHANGE_MAX_WORLD) {
         return err_set(e, ERR_ARG, "%d ranks; 1 to %d are possible", world, EXCHANGE_MAX_WORLD);
     }
-    local_world *w = mem_alloc(sizeof(*w));
-    pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->changed, NULL);
-    w->world = world;
+    local_world *w = new_world(world);
     int rc = OK;
     for (int r = 0; r < world; r++) {
         out[r] = NULL;

@@ -111,6 +111,35 @@ static void test_local_lost_peer(void **state) {
     exchange_close(x[1]);
 }
 
+static void *sum_thread(void *x) {
+    float v[4] = {0};
+    err e = ERR_INIT;
+    return (void *)(intptr_t)exchange_sum_rows(x, v, 4, NULL, &e);
+}
+
+/* Whoever gives up ends the waits of all. */
+static void test_local_abort(void **state) {
+    (void)state;
+    enum { WORLD = 3 }; /* the last one never comes */
+    exchange *x[WORLD];
+    pthread_t t[2];
+    void *rc[2] = {NULL, NULL};
+    err e = ERR_INIT, why = {.code = ERR_CANCELLED, .msg = "given up"};
+    assert_int_equal(exchange_local_open(WORLD, 1024, WAIT_MS, x, &e), OK);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(pthread_create(&t[r], NULL, sum_thread, x[r]), 0);
+    }
+    exchange_abort(x[1], &why);
+    for (int r = 0; r < 2; r++) {
+        pthread_join(t[r], &rc[r]);
+    }
+    assert_int_equal((intptr_t)rc[0], ERR_PEER);
+    assert_int_equal((intptr_t)rc[1], ERR_CANCELLED);
+    for (int r = 0; r < WORLD; r++) {
+        exchange_close(x[r]);
+    }
+}
+
 /* Rank 0 listens on a port that is free. */
 static void listen_anywhere(exchange_tcp_options *o) {
     err e = ERR_INIT;
@@ -222,7 +251,8 @@ static void test_tcp_lost_peer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_local),
-        cmocka_unit_test(test_local_lost_peer), cmocka_unit_test(test_tcp),
-        cmocka_unit_test(test_tcp_refusals), cmocka_unit_test(test_tcp_lost_peer)};
+        cmocka_unit_test(test_local_lost_peer), cmocka_unit_test(test_local_abort),
+        cmocka_unit_test(test_tcp), cmocka_unit_test(test_tcp_refusals),
+        cmocka_unit_test(test_tcp_lost_peer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
