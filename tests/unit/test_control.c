@@ -22,7 +22,7 @@
 #include "engine/run/run.h"
 #include "tests/harness/paged_toy.h"
 
-enum { WAIT_MS = 20000, SLOTS = 4, PAGES = 96, PAGE = 8 };
+enum { WAIT_MS = 120000, SLOTS = 4, PAGES = 96, PAGE = 8 };
 
 /* Rank 0 and rank 1 as two threads of this process. */
 typedef struct duo {
@@ -76,14 +76,14 @@ static void open_duo(duo *d, int check_every) {
     d->toy[0] = paged_toy_new(&o);
     d->toy[1] = paged_toy_new(&o);
     d->spoilt = *paged_toy_source(d->toy[1]);
-    assert_int_equal(exchange_local_open(2, 0, 5000, d->x, &e), OK);
+    assert_int_equal(exchange_local_open(2, 0, WAIT_MS, d->x, &e), OK);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, d->fd), 0);
     assert_int_equal(pipe(d->stop_pipe), 0);
     control_options c = {.source = paged_toy_source(d->toy[0]),
         .exchange = d->x[0],
         .fds = d->fd,
         .world = 2,
-        .timeout_ms = 2000,
+        .timeout_ms = WAIT_MS,
         .check_every = check_every};
     assert_int_equal(control_open(&c, &d->control, &d->source, &e), OK);
 }
