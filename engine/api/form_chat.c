@@ -64,12 +64,13 @@ static void put_function(const item *it, buf *out) {
     buf_putc(out, '}');
 }
 
+/* A broken call is told as a stream has told it and as one that was cut: its arguments are no JSON. */
 static void put_calls(const job *j, const items *said, buf *out) {
     bool is_first = true;
     buf_puts(out, j->params.is_legacy ? ",\"function_call\":" : ",\"tool_calls\":[");
     for (int i = 0; i < said->n; i++) {
         const item *it = &said->list[i];
-        if (it->kind != ITEM_CALL || it->is_dropped) continue;
+        if (it->kind != ITEM_CALL) continue;
         if (!is_first) buf_putc(out, ',');
         is_first = false;
         if (j->params.is_legacy) {

@@ -290,8 +290,6 @@ static void put_output(const job *j, buf *out) {
     bool is_first = true;
     buf_puts(out, ",\"output\":[");
     for (int i = 0; i < said->n; i++) {
-        /* A stream has shown a broken call already; a whole answer leaves it out. */
-        if (said->list[i].is_dropped && !j->params.is_stream) continue;
         if (is_hidden(j, &said->list[i])) continue;
         if (!is_first) buf_putc(out, ',');
         is_first = false;

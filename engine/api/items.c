@@ -88,7 +88,7 @@ bool item_is_whole(const item *it) {
 int items_calls(const items *l) {
     int n = 0;
     for (int i = 0; i < l->n; i++) {
-        n += l->list[i].kind == ITEM_CALL && !l->list[i].is_dropped;
+        n += l->list[i].kind == ITEM_CALL;
     }
     return n;
 }

@@ -33,7 +33,7 @@ void items_release(items *l);
 item *items_take(items *l, const gen_event *event, bool *is_new);
 /* False for a call that was cut or turned out broken: its text must not be half used. */
 bool item_is_whole(const item *it);
-/* Calls that stand. */
+/* Calls that began, those that were cut or turned out broken too: a stream has shown them. */
 int items_calls(const items *l);
 /* The texts of all items of a kind joined. */
 void items_join(const items *l, item_kind kind, buf *out);

@@ -34,7 +34,8 @@ typedef enum reply_event_kind {
     REPLY_EVENT_CALL_END,  /* the arguments are complete; text: the exact text of the call as the
                               model wrote it, empty when it left its closing tag out */
     REPLY_EVENT_CALL_DROP, /* call i_call turned out broken: it must not be used. A stream that has
-                              sent its beginning cannot take it back and leaves it unterminated */
+                              sent its beginning cannot take it back: the arguments that came are
+                              no JSON, so that nobody can run a part of it, nor {} */
 } reply_event_kind;
 
 typedef struct reply_event {

@@ -136,11 +136,17 @@ static int end_call(reply_parser *p, bool is_closed) {
     c->phase = CALL_BETWEEN;
     if (!c->is_begun) return OK;
     c->is_begun = false;
-    if (!c->has_body) {
-        rc = c->has_parameter ? send_argument_text(p, "}", 1) : send_argument_text(p, "{}", 2);
-    }
+    bool is_empty = !c->has_body && !c->has_parameter;
+    rc = is_empty ? send_argument_text(p, "{}", 2) : send_argument_text(p, "}", 1);
     size_t raw_len = is_closed ? c->raw.len : 0;
     return rc == OK ? send(p, REPLY_EVENT_CALL_END, c->raw.data, raw_len) : rc;
+}
+
+/* What has been sent of a call stays unterminated, and is not empty, which some would run as {}. */
+static int leave_open(reply_parser *p) {
+    call_state *c = &p->call;
+    c->is_begun = false;
+    return c->has_parameter || c->has_body ? OK : send_argument_text(p, "{", 1);
 }
 
 /* The call is not usable: forgotten, and skipped up to its end. */
@@ -148,8 +154,8 @@ static int break_call(reply_parser *p) {
     call_state *c = &p->call;
     c->phase = CALL_BROKEN;
     if (!c->is_begun) return OK;
-    c->is_begun = false;
-    if (p->o.drops_calls) return OK;
+    int rc = leave_open(p);
+    if (rc != OK || p->o.drops_calls) return rc;
     c->n_standing--;
     return send(p, REPLY_EVENT_CALL_DROP, NULL, 0);
 }
@@ -334,7 +340,7 @@ static int end_body(reply_parser *p) {
     if (!body_object(&p->call, &text, &len)) return break_call(p);
     p->call.has_body = true;
     p->call.phase = CALL_INSIDE;
-    return send_argument_text(p, text, len);
+    return send_argument_text(p, text, len - 1); /* the last brace comes when the call ends well */
 }
 
 static int step_body(reply_parser *p, bool *waits) {
@@ -506,6 +512,5 @@ int reply_end_calls(reply_parser *p, reply_end how) {
             return rc == OK ? end_call(p, false) : rc;
         }
     }
-    c->is_begun = false;
-    return c->has_parameter || c->has_body ? OK : send_argument_text(p, "{", 1);
+    return leave_open(p);
 }

@@ -1,8 +1,8 @@
 /* What is streamed is what the whole answer says, in chat completions, responses and messages: over
- * all texts of golden/chat/parse-serving.json, cut in two at every byte and into single bytes, over
- * schema replies behind thinking with a border of tokens at every character, and over forced calls
- * that the limit of tokens ends at every place. The whole chat answer is compared with the vectors,
- * too. */
+ * all texts of golden/chat/parse-serving.json and over calls that are badly written, cut in two at
+ * every byte and into single bytes, over schema replies behind thinking with a border of tokens at
+ * every character, and over forced calls that the limit of tokens ends at every place. The whole chat
+ * answer is compared with the vectors, too. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +22,14 @@
 #define CALLS                                                                                      \
     "\n\n<" M " calls>\n" WRITE_CALL("a \"b\"\nc", "[1, 22]") WRITE_CALL("", "[]") "</" M " calls>"
 
+/* Three ways to spoil a call: before, behind and between its arguments; and a sound one. */
+#define INVOKE "<" M " invoke name=\"write\">\n"
+#define BROKEN_EMPTY INVOKE "oops </" M " invoke>\n"
+#define BROKEN_BODY INVOKE "{\"path\": \"a\"} oops </" M " invoke>\n"
+#define BROKEN_VALUE INVOKE "<" M " parameter name=\"path\" string=\"true\">rm</" M " invoke>\n"
+#define SOUND_BODY INVOKE "{\"path\": \"b\"}</" M " invoke>\n"
+#define BLOCK(calls) "\n\n<" M " calls>\n" calls "</" M " calls>"
+
 enum { CASES_MAX = 128, CALLS_MAX = 12, BYTES_CUT = 0 };
 
 /* One reply in the words of no protocol. */
@@ -39,6 +47,7 @@ typedef struct reply_case {
     char id[64];
     buf text;
     bool thinks, is_forced;
+    int n_calls, n_broken; /* of a case with spoilt calls; 0: another case */
     /* [text.len + 1]: 0 single bytes, k in two at k; n 0: no such cut. Forced: 0 the tokens. */
     stub_list *cuts;
 } reply_case;
@@ -147,6 +156,15 @@ static void add_forced(setting *s, const char *text, bool thinks) {
     token_list_release(&list);
 }
 
+static void add_broken(setting *s, const char *text, int n_calls, int n_broken) {
+    reply_case *c = &s->cases[s->n_cases++];
+    (void)snprintf(c->id, sizeof c->id, "spoilt calls, %d of %d", n_broken, n_calls);
+    buf_puts(&c->text, text);
+    c->n_calls = n_calls;
+    c->n_broken = n_broken;
+    cut_pieces(s, c);
+}
+
 /* The user says which case and which cut. */
 static stub_list choose(void *ctx, const int32_t *prompt, int32_t n_prompt) {
     const setting *s = ctx;
@@ -197,17 +215,18 @@ static void put_tools(const setting *s, const reply_case *c, protocol p, buf *ou
 }
 
 /* Both kinds of values: text that streams, and others that come when they are complete. */
-static void put_forced(protocol p, buf *out) {
+static void put_writer(protocol p, bool is_forced, buf *out) {
     static const char *const tools[] = {
         ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"write\",\"parameters\":",
         ",\"tools\":[{\"name\":\"write\",\"input_schema\":",
         ",\"tools\":[{\"type\":\"function\",\"name\":\"write\",\"parameters\":"};
-    static const char *const ends[] = {"}}],\"tool_choice\":\"required\"",
-        "}],\"tool_choice\":{\"type\":\"any\"}", "}],\"tool_choice\":\"required\""};
-    buf_printf(out, ",\"temperature\":0%s%s%s", tools[p],
+    static const char *const ends[] = {"}}]", "}]", "}]"};
+    static const char *const choices[] = {",\"tool_choice\":\"required\"",
+        ",\"tool_choice\":{\"type\":\"any\"}", ",\"tool_choice\":\"required\""};
+    buf_printf(out, ",\"temperature\":0%s%s%s%s", tools[p],
         "{\"type\":\"object\",\"properties\":{\"path\":{\"type\":\"string\"},"
         "\"lines\":{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}}}",
-        ends[p]);
+        ends[p], is_forced ? choices[p] : "");
 }
 
 static void put_format(protocol p, buf *out) {
@@ -236,8 +255,8 @@ static void make_body(const setting *s, int i, cut at, protocol p, buf *out) {
     int n = at.limit > 0 ? at.limit : strcmp(stop, "eos") == 0 ? 4000 : (int)c->cuts[at.k].n;
     buf_printf(out, ",\"%s\":%d", limits[p], n);
     if (c->thinks) buf_puts(out, thinking[p]);
-    if (c->is_forced) {
-        put_forced(p, out);
+    if (c->is_forced || c->n_calls > 0) {
+        put_writer(p, c->is_forced, out);
     } else if (c->source == NULL) {
         put_format(p, out);
     }
@@ -414,13 +433,12 @@ static void print_anew(const buf *arguments, buf *out) {
     json_free(v);
 }
 
-/* PRINT_FIT: without broken calls, which a stream has shown and a whole answer leaves out when they
- * were badly written (not when they were cut). */
+/* PRINT_FIT: without broken calls, which the vectors leave out when they were badly written (not when
+ * they were cut). */
 typedef enum print_how { PRINT_ALL, PRINT_FIT, PRINT_ANEW } print_how;
 
-static print_how how_of(const reply_case *c, protocol p) {
-    if (p == MESSAGES) return PRINT_ANEW;
-    return c->is_forced ? PRINT_ALL : PRINT_FIT;
+static print_how how_of(protocol p) {
+    return p == MESSAGES ? PRINT_ANEW : PRINT_ALL;
 }
 
 static void print_said(const said *r, print_how how, buf *out) {
@@ -459,7 +477,7 @@ static void compare_golden(setting *s, const reply_case *c, const said *whole) {
     }
     set_finish(&want, str_at(expect, "finish_reason"));
     print_said(&want, PRINT_ALL, &a);
-    print_said(whole, PRINT_ALL, &b);
+    print_said(whole, whole->n_calls > want.n_calls ? PRINT_FIT : PRINT_ALL, &b);
     expect_same(s, c->id, &a, &b);
     buf_release(&a);
     buf_release(&b);
@@ -493,7 +511,7 @@ static void compare_cut(setting *s, int i, cut at, protocol p, const buf *want) 
     buf_puts(&body, ",\"stream\":true}");
     if (ask(s, paths[p], buf_cstr(&body), &a) &&
         read_stream(&a.body, event_readers[p], &streamed)) {
-        print_said(&streamed, how_of(&s->cases[i], p), &got);
+        print_said(&streamed, how_of(p), &got);
     } else {
         buf_puts(&got, buf_cstr(&a.body));
     }
@@ -504,6 +522,23 @@ static void compare_cut(setting *s, int i, cut at, protocol p, const buf *want) 
     buf_release(&got);
 }
 
+/* A spoilt call is there and cannot be run; where a call is an object it is not there. Those beside it
+ * stand. */
+static void check_broken(setting *s, const reply_case *c, protocol p, const said *whole) {
+    buf want = BUF_INIT, got = BUF_INIT;
+    int n_shown = p == MESSAGES ? 0 : c->n_broken;
+    int n_sound = c->n_calls - c->n_broken;
+    int n_broken = 0;
+    for (int i = 0; i < whole->n_calls; i++)
+        n_broken += is_broken(&whole->calls[i].arguments);
+    buf_printf(&want, "%d calls, %d broken, %s", n_sound + n_shown, n_shown,
+        p == RESPONSES || n_sound == 0 ? "stop" : "tool_calls");
+    buf_printf(&got, "%d calls, %d broken, %s", whole->n_calls, n_broken, whole->finish);
+    expect_same(s, c->id, &want, &got);
+    buf_release(&want);
+    buf_release(&got);
+}
+
 static void run_case(setting *s, int i, protocol p) {
     const reply_case *c = &s->cases[i];
     said whole = {0};
@@ -511,7 +546,8 @@ static void run_case(setting *s, int i, protocol p) {
     if (c->cuts == NULL) return;
     if (read_whole(s, i, (cut){.k = c->text.len}, p, &whole)) {
         if (p == CHAT) compare_golden(s, c, &whole);
-        print_said(&whole, how_of(c, p), &want);
+        if (c->n_calls > 0) check_broken(s, c, p, &whole);
+        print_said(&whole, how_of(p), &want);
         for (size_t k = 0; k <= c->text.len; k++) {
             if (c->cuts[k].n > 0) compare_cut(s, i, (cut){.k = k}, p, &want);
         }
@@ -535,7 +571,7 @@ static void run_forced(setting *s, int i, protocol p) {
         buf want = BUF_INIT;
         if (read_whole(s, i, (cut){.limit = n}, p, &whole)) {
             if (p == MESSAGES) check_inputs(s, &whole, c->id);
-            print_said(&whole, how_of(c, p), &want);
+            print_said(&whole, how_of(p), &want);
             compare_cut(s, i, (cut){.limit = n}, p, &want);
         }
         said_release(&whole);
@@ -574,6 +610,10 @@ int main(void) {
     add_schema(&s, "Let me \xE2\x82\xAC see.</think>{\"a\": -3, \"b\": \"ok\"}", true);
     add_forced(&s, CALLS, false);
     add_forced(&s, "Both files.</think>" CALLS, true);
+    add_broken(&s, BLOCK(BROKEN_EMPTY), 1, 1);
+    add_broken(&s, BLOCK(BROKEN_BODY), 1, 1);
+    add_broken(&s, BLOCK(BROKEN_VALUE), 1, 1);
+    add_broken(&s, "Two." BLOCK(BROKEN_VALUE SOUND_BODY BROKEN_EMPTY), 3, 2);
     stub_server_options o = {.tokenizer = s.tokenizer,
         .script = {.choose = choose,
             .choose_ctx = &s,

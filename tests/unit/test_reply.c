@@ -209,7 +209,7 @@ static void test_events_leave_early(void **state) {
     feed_and_check(p, &log, "x", "A0:<;A0:/x;");
     feed_and_check(p, &log, "</" DSML " parameter>\n", "A0:\";");
     feed_and_check(p, &log, "</" DSML " invoke>", "A0:};E0;");
-    feed_and_check(p, &log, INVOKE("g") "oops", "N1:g;D1;");
+    feed_and_check(p, &log, INVOKE("g") "oops", "N1:g;A1:{;D1;");
     assert_int_equal(reply_parser_calls(p), 1);
     assert_int_equal(reply_end_of_text(p, REPLY_END_EOS, NULL), OK);
     reply_parser_free(p);
