@@ -1,3 +1,4 @@
+#include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -20,7 +21,7 @@
 
 /* A model whose next-token scores are a function of all tokens before it: any mistake in positions,
  * pages, rollback or mixing changes what comes out. */
-enum { N_VOCAB = 61, N_SLOTS = 4, MAX_LEN = 600, BLOCK = 4, PAGE = 16, EOS = 1 };
+enum { N_VOCAB = 61, N_SLOTS = 4, MAX_LEN = 600, BLOCK = 4, PAGE = 16, EOS = 1, WAIT_MS = 120000 };
 
 typedef struct toy {
     run_source source;
@@ -34,9 +35,18 @@ typedef struct toy {
     float draft_confidence[N_SLOTS * BLOCK];
     bool is_bad[N_SLOTS];  /* the prompt began with token 0: its decode rows are not finite */
     _Atomic int fail_code; /* the next step fails with it once */
-    _Atomic int slow_ms;
+    _Atomic int n_begun, n_allowed; /* steps; those from n_allowed on wait: a test asks meanwhile */
     _Atomic int n_steps, n_mixed, most_rows;
 } toy;
+
+/* n more steps can be made, the next one waits. */
+static void hold_after(toy *t, int n) {
+    atomic_store(&t->n_allowed, atomic_load(&t->n_begun) + n);
+}
+
+static void let_go(toy *t) {
+    atomic_store(&t->n_allowed, INT_MAX);
+}
 
 static void scores(uint64_t hash, float *row) {
     for (int i = 0; i < N_VOCAB; i++) {
@@ -77,9 +87,12 @@ static int toy_step(void *self, const batch_plan *plan, step_result *out, err *e
     toy *t = self;
     bool has_prompt = false;
     bool has_decode = false;
-    int code = atomic_exchange(&t->fail_code, 0);
+    int i_step = atomic_fetch_add(&t->n_begun, 1);
     memset(out, 0, sizeof *out);
-    sleep_ms((uint64_t)atomic_load(&t->slow_ms));
+    while (i_step >= atomic_load(&t->n_allowed)) {
+        sleep_ms(1);
+    }
+    int code = atomic_exchange(&t->fail_code, 0);
     if (code != 0) return err_set(e, code, "injected");
     for (int i = 0; i < plan->n_spans; i++) {
         take_span(t, &plan->spans[i], i, out);
@@ -146,6 +159,7 @@ static void toy_reset(void *self, int slot) {
 
 static toy *toy_new(int n_slots, int max_rows, bool has_drafts) {
     toy *t = mem_alloc(sizeof *t);
+    let_go(t);
     t->source = (run_source){.self = t,
         .info = {.n_vocab = N_VOCAB,
             .n_slots = n_slots,
@@ -210,7 +224,7 @@ static text collect(ticket *t) {
     text out = {.n = 0};
     run_event ev;
     for (;;) {
-        assert_int_equal(ticket_next(t, &ev, 20000), OK);
+        assert_int_equal(ticket_next(t, &ev, WAIT_MS), OK);
         if (ev.kind == RUN_EVENT_END) break;
         out.tokens[out.n++] = ev.pick.token;
     }
@@ -252,10 +266,12 @@ static void crowd_equals_solo(int max_rows, bool has_drafts) {
     run *r;
     solo(want);
     assert_int_equal(run_open(&o, &r, NULL), OK);
+    hold_after(t, 0);
     for (uint32_t i = 0; i < N_JOBS; i++) {
         job j = make_job(i);
         k[i] = submit(r, &j);
-        if (i % 3 == 0) sleep_ms(1);
+        if (i == N_SLOTS) let_go(t); /* one more than can run: it is read beside the others */
+        if (i > N_SLOTS && i % 3 == 0) sleep_ms(1);
     }
     for (int i = 0; i < N_JOBS; i++) {
         text got = collect(k[i]);
@@ -360,18 +376,19 @@ static void cancel_frees_slot_and_pages(void **state) {
     run *r;
     job j = make_job(0);
     j.max_tokens = 150;
-    atomic_store(&t->slow_ms, 2);
     assert_int_equal(run_open(&o, &r, NULL), OK);
+    hold_after(t, 3);
     ticket *k[5];
     for (int i = 0; i < 5; i++) {
         k[i] = submit(r, &j);
     }
     run_event ev;
-    assert_int_equal(ticket_next(k[0], &ev, 5000), OK);
+    assert_int_equal(ticket_next(k[0], &ev, WAIT_MS), OK);
     assert_int_equal(run_cancel_id(r, "none such"), ERR_NOT_FOUND);
     for (int i = 0; i < 5; i++) {
         ticket_cancel(k[i]);
     }
+    let_go(t);
     for (int i = 0; i < 5; i++) {
         assert_int_equal(collect(k[i]).end, RUN_END_CANCELLED);
         ticket_free(k[i]);
@@ -383,7 +400,20 @@ static void cancel_frees_slot_and_pages(void **state) {
     mem_free(t);
 }
 
-static void a_full_queue_refuses_and_a_slow_reader_loses_nothing(void **state) {
+/* Until so many run, wait and are done. */
+static void await_counts(run *r, int32_t n_running, int32_t n_waiting, uint64_t n_done) {
+    uint64_t deadline = clock_mono_ms() + WAIT_MS;
+    run_stats s;
+    do {
+        sleep_ms(1);
+        run_stats_get(r, &s);
+        if (s.n_running == n_running && s.n_waiting == n_waiting && s.n_done == n_done) return;
+    } while (clock_mono_ms() < deadline);
+    fail_msg("%d run, %d wait, %llu are done", (int)s.n_running, (int)s.n_waiting,
+        (unsigned long long)s.n_done);
+}
+
+static void a_full_queue_refuses_and_a_late_reader_loses_nothing(void **state) {
     (void)state;
     toy *t = toy_new(1, 64, false);
     run_options o = {.source = &t->source, .queue_cap = 2};
@@ -397,16 +427,19 @@ static void a_full_queue_refuses_and_a_slow_reader_loses_nothing(void **state) {
     run_request q = {.prompt = j.prompt, .n_prompt = 4, .max_tokens = 500};
     sample_params_init(&q.sampling);
     q.sampling.seed = 4;
+    hold_after(t, 0);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(run_submit(r, &q, &k[i], &e), OK);
+        await_counts(r, 1, i, 0); /* the first one runs, the others wait */
     }
     assert_int_equal(run_submit(r, &q, &over, &e), ERR_FULL);
-    sleep_ms(30); /* the ring of the first is full by now; its stream must wait, not drop */
+    let_go(t);
+    await_counts(r, 0, 0, 3); /* nobody has read yet */
     static int32_t seen[3][500];
     for (int i = 0; i < 3; i++) {
         run_event ev = {0};
         int n = 0;
-        while (ticket_next(k[i], &ev, 10000) == OK && ev.kind == RUN_EVENT_TOKEN) {
+        while (ticket_next(k[i], &ev, WAIT_MS) == OK && ev.kind == RUN_EVENT_TOKEN) {
             seen[i][n++] = ev.pick.token;
         }
         assert_int_equal(n, 500);
@@ -508,12 +541,13 @@ static void close_ends_what_runs(void **state) {
     run *r;
     job j = make_job(1);
     j.max_tokens = 180;
-    atomic_store(&t->slow_ms, 1);
     assert_int_equal(run_open(&o, &r, NULL), OK);
+    hold_after(t, 0);
     ticket *a = submit(r, &j);
     ticket *b = submit(r, &j);
     run_drain(r);
     run_abort_all(r);
+    let_go(t);
     assert_int_equal(collect(a).end, RUN_END_ERROR);
     assert_int_equal(collect(b).end, RUN_END_ERROR);
     ticket_free(a);
@@ -732,7 +766,7 @@ int main(void) {
         cmocka_unit_test(a_bad_row_ends_only_its_stream),
         cmocka_unit_test(a_failed_step_and_a_lost_peer),
         cmocka_unit_test(cancel_frees_slot_and_pages),
-        cmocka_unit_test(a_full_queue_refuses_and_a_slow_reader_loses_nothing),
+        cmocka_unit_test(a_full_queue_refuses_and_a_late_reader_loses_nothing),
         cmocka_unit_test(sizes_are_checked),
         cmocka_unit_test(a_guide_forces_a_token),
         cmocka_unit_test(close_ends_what_runs),
