@@ -30,7 +30,6 @@ is_serving() {
     port=$(endpoint_port)
     [ -n "$port" ] && has "$(http GET /ready)" '^HTTP/1.1 200'
 }
-has_ended() { ! kill -0 "$serve_pid" 2>/dev/null; }
 no_engine() { [ -z "$(engine_pid)" ]; }
 
 # ---- keys ----
