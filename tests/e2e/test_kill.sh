@@ -9,22 +9,16 @@ long_question="Count from 1 to 200."
 pid=$(engine_pid)
 
 # Runs a command in the background and stops the engine in the middle of its reply: the engine is let
-# run in short bursts until the pattern is in the output. Sets $client.
+# run bit by bit until the pattern is in the output. Sets $client.
 in_mid_reply() { # pattern command...
-    local pattern=$1 tries=0
+    local pattern=$1
     shift
     : >"$work/reply"
     kill -STOP "$pid"
     "$@" >"$work/reply" 2>"$work/reply.err" &
     client=$!
-    until grep -Eq "$pattern" "$work/reply"; do
-        tries=$((tries + 1))
-        [ "$tries" -le 400 ] || return 1
-        kill -CONT "$pid"
-        sleep 0.01
-        kill -STOP "$pid"
-        sleep 0.01
-    done
+    begins() { let_run "$pid" && sleep 0.01 && grep -Eq "$pattern" "$work/reply"; }
+    wait_for 30 begins
 }
 
 # The engine dies under `ask`.
@@ -65,7 +59,8 @@ pid=$(engine_pid)
 # The client dies in the middle; the engine lives, the session has what came until the last write.
 in_mid_reply '"event":"text"' "$tandem" ask --stream --session orphan "$long_question"
 check "the third reply had begun" is "$?" 0
-sleep 1.5 # the journal is written once a second
+part_is_kept() { has "$("$tandem" sessions export orphan --format json 2>&1)" '"role":"assistant".*"text":"[0-9]'; }
+check "what came is in its journal" wait_for 10 part_is_kept
 kill -KILL "$client"
 wait "$client" 2>/dev/null
 kill -CONT "$pid"
