@@ -115,7 +115,9 @@ static void put_stats(const json *stats) {
     put_number(", prefill ", json_get(stats, "prefill_tokens_per_s_now"), "%.0f t/s");
     cmd_puts("\n");
     put_number("kv        ", json_get(json_get(stats, "kv"), "pages_used"), "%.0f");
-    put_number(" of ", json_get(json_get(stats, "kv"), "pages_total"), "%.0f pages\n");
+    put_number(" of ", json_get(json_get(stats, "kv"), "pages_total"), "%.0f pages used");
+    put_number(", ", json_get(json_get(stats, "kv"), "pages_kept"), "%.0f kept for later prompts");
+    cmd_puts("\n");
     JSON_EACH(r, json_get(stats, "ranks")) {
         put_number("rank ", json_get(r, "rank"), "%.0f");
         put_number("    step ", json_get(r, "step_ms"), "%.2f ms");

@@ -61,32 +61,47 @@ void dash_reply_draw(app *a, const gauges *g, area box) {
 
 /* ---- KV and caches ---- */
 
+/* "A [" and "]", and the words of the longest numbers behind the meter. */
+#define KV_TEXT_COLUMNS 46
+
 int dash_kv_rows(const gauges *g, int n_free) {
     int nodes = g->n_ranks > 1 ? 2 : 1;
     int more = n_free < 0 ? 0 : n_free > 3 ? 3 : n_free;
     return nodes + more + 2;
 }
 
-/* Every node holds the same pages: the bytes are its own. */
+/* So many pages, as bytes of the node where these are known. */
+static void put_pages(pen *p, const gauges *g, int64_t n, double node_bytes, const char *behind) {
+    char text[16];
+    if (isnan(node_bytes)) {
+        pen_printf(p, "%s%s", part_count(n, text), behind);
+    } else {
+        double bytes = n >= 0 ? node_bytes * share_of(n, g->kv_total) : (double)NAN;
+        pen_printf(p, "%s%s", part_bytes(bytes, text), behind);
+    }
+}
+
+/* Every node holds the same pages: the bytes are its own. What streams use, and behind it what only
+ * the prefix cache keeps, which gives way when streams need it. */
 static void kv_row(app *a, pen *p, const gauges *g, int i_rank) {
-    char used[16], all[16], share[16];
-    double part = share_of(g->kv_used, g->kv_total);
+    char used[16], kept[16];
     double bytes = i_rank < g->n_ranks ? g->ranks[i_rank].memory_cache : (double)NAN;
-    int columns = p->box.n_columns - 32;
+    double part = share_of(g->kv_used, g->kv_total), more = share_of(g->kv_kept, g->kv_total);
+    int columns = p->box.n_columns - KV_TEXT_COLUMNS;
     pen_move(p, i_rank, 0);
     pen_role(p, ROLE_DIM);
     pen_printf(p, "%c ", 'A' + i_rank);
     pen_role(p, ROLE_PLOT2);
-    plot_meter(p, a->look, part, columns < 8 ? 8 : columns > 40 ? 40 : columns);
+    plot_meter_two(p, a->look, part, more, columns < 8 ? 8 : columns > 40 ? 40 : columns);
     pen_role(p, ROLE_TEXT);
-    percent(share, part);
-    if (isnan(bytes)) {
-        pen_printf(p, "  %s/%s pages  %s", part_count(g->kv_used, used),
-            part_count(g->kv_total, all), share);
-    } else {
-        pen_printf(
-            p, "  %s of %s  %s", part_bytes(bytes * part, used), part_bytes(bytes, all), share);
-    }
+    pen_str(p, "  ");
+    put_pages(p, g, g->kv_used, bytes, " used, ");
+    put_pages(p, g, g->kv_kept, bytes, " kept of ");
+    put_pages(p, g, g->kv_total, bytes, isnan(bytes) ? " pages" : "");
+    if (pen_left(p) < 16) return;
+    percent(used, part);
+    percent(kept, more);
+    pen_printf(p, "  %s + %s", used, kept);
 }
 
 static void cache_row(pen *p, const gauges *g, int row) {

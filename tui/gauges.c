@@ -12,7 +12,7 @@ void gauges_init(gauges *g) {
     memset(g, 0, sizeof *g);
     g->context = g->streams = -1;
     g->uptime_s = g->tokens_now = g->tokens_minute = g->prefill_now = (double)NAN;
-    g->kv_used = g->kv_total = g->cache_pages = g->hit_tokens = g->miss_tokens = -1;
+    g->kv_used = g->kv_kept = g->kv_total = g->cache_pages = g->hit_tokens = g->miss_tokens = -1;
     g->drafts_proposed = g->drafts_accepted = -1;
     g->disk_hit_tokens = g->evictions = g->steps = g->rows = -1;
     g->disk_bytes = g->steps_now = g->reply.first_token_ms = (double)NAN;
@@ -121,6 +121,7 @@ int gauges_take_stats(gauges *g, const char *s, size_t n, uint64_t now_ms, err *
     g->tokens_minute = number(v, "tokens_per_s_minute");
     g->prefill_now = number(v, "prefill_tokens_per_s_now");
     g->kv_used = count(kv, "pages_used");
+    g->kv_kept = count(kv, "pages_kept");
     g->kv_total = count(kv, "pages_total");
     g->cache_pages = count(cache, "pages");
     g->hit_tokens = count(cache, "hit_tokens");

@@ -68,7 +68,8 @@ typedef struct gauges {
     uint64_t sample_ms; /* monotonic, when the newest sample came */
     double uptime_s, tokens_now, tokens_minute, prefill_now, steps_now;
     int64_t steps, rows;
-    int64_t kv_used, kv_total, cache_pages, hit_tokens, miss_tokens;
+    int64_t kv_used, kv_kept, kv_total; /* pages of streams, of cached prefixes alone, all */
+    int64_t cache_pages, hit_tokens, miss_tokens;
     int64_t disk_hit_tokens, evictions;
     double disk_bytes;
     int64_t drafts_proposed, drafts_accepted;

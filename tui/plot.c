@@ -29,18 +29,29 @@ double plot_largest(const plot_series *s) {
     return largest;
 }
 
-void plot_meter(pen *p, const theme *look, double value, int columns) {
-    if (columns < 1) return;
+static int cells(double value, int columns) {
     double share = isnan(value) || value < 0 ? 0 : value > 1 ? 1 : value;
-    int full = (int)lround(share * columns);
-    if (full == 0 && share > 0) full = 1;
+    int n = (int)lround(share * columns);
+    return n == 0 && share > 0 ? 1 : n;
+}
+
+void plot_meter(pen *p, const theme *look, double value, int columns) {
+    plot_meter_two(p, look, value, 0, columns);
+}
+
+void plot_meter_two(pen *p, const theme *look, double first, double second, int columns) {
+    if (columns < 1) return;
+    int full = cells(first, columns);
+    int half = cells(second, columns);
+    if (half > columns - full) half = columns - full;
     style st = p->st;
     pen_role(p, ROLE_BORDER);
     pen_str(p, "[");
     pen_style(p, st);
     pen_repeat(p, look->glyphs->bar_full, full);
+    pen_repeat(p, look->glyphs->bar_half, half);
     pen_role(p, ROLE_BORDER);
-    pen_repeat(p, look->glyphs->bar_empty, columns - full);
+    pen_repeat(p, look->glyphs->bar_empty, columns - full - half);
     pen_str(p, "]");
     pen_style(p, st);
 }

@@ -23,6 +23,8 @@ double plot_nice_maximum(double max, double present);
 double plot_largest(const plot_series *s);
 /* [####....] with columns cells between the brackets; value below 0 or NAN shows an empty meter. */
 void plot_meter(pen *p, const theme *look, double value, int columns);
+/* [####==..]: a second part behind the first in another glyph. A part above 0 has a cell at least. */
+void plot_meter_two(pen *p, const theme *look, double first, double second, int columns);
 /* One row of columns cells, newest at the right, scaled to maximum. */
 void plot_sparkline(pen *p, const theme *look, const plot_series *s, double maximum, int columns);
 /* Fills the pen's box: scale at the left (label_columns wide), one column per bucket. */

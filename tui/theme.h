@@ -17,7 +17,7 @@ typedef enum { GLYPHS_ASCII, GLYPHS_BLOCK } glyph_level;
 typedef struct glyph_set {
     const char *horizontal, *vertical;
     const char *top_left, *top_right, *bottom_left, *bottom_right;
-    const char *bar_full, *bar_empty;
+    const char *bar_full, *bar_half, *bar_empty;
     const char *levels[9]; /* nothing to full, for columns and sparklines */
     const char *ellipsis;
     const char *bullet;

@@ -45,7 +45,7 @@ static void put_counts(const api *a, const run_stats *s, buf *out) {
         {"steps_total", "counter", "Forward steps.", (double)s->n_steps},
         {"kv_pages", "gauge", "Pages of the KV pool.", total},
         {"kv_pages_used", "gauge", "Pages that running streams hold.", used},
-        {"kv_pages_cached", "gauge", "Pages that only the prefix cache holds.", s->pages_cached},
+        {"kv_pages_cached", "gauge", "Pages that only the prefix cache holds.", s->pages_kept},
         {"kv_cache_usage_ratio", "gauge", "Share of the pages in use.",
             total > 0.0 ? used / total : 0.0},
         {"kv_cache_evictions_total", "counter", "Cached pages given up for others.",

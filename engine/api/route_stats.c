@@ -129,6 +129,7 @@ static void put_cache(json_w *w, const run_stats *s) {
     json_w_key(w, "kv");
     json_w_object(w);
     json_w_ki64(w, "pages_used", s->pages_used);
+    json_w_ki64(w, "pages_kept", s->pages_kept);
     json_w_ki64(w, "pages_total", s->pages_total);
     json_w_close(w);
     json_w_key(w, "cache");

@@ -109,6 +109,10 @@ int32_t page_pool_cached(const page_pool *p) {
     return atomic_load_explicit(&p->n_cached, memory_order_relaxed);
 }
 
+int32_t page_pool_idle(const page_pool *p) {
+    return atomic_load_explicit(&p->n_idle, memory_order_relaxed);
+}
+
 int32_t page_pool_total(const page_pool *p) {
     return p->n_total;
 }

@@ -37,8 +37,9 @@ bool page_pool_is_idle(const page_pool *p, int32_t page);
 int32_t page_pool_total(const page_pool *p);
 /* Pages that streams hold; any thread. */
 int32_t page_pool_used(const page_pool *p);
-/* Pages that cached prefixes hold; any thread. */
+/* Pages that cached prefixes hold, and of these the ones that no stream holds; any thread. */
 int32_t page_pool_cached(const page_pool *p);
+int32_t page_pool_idle(const page_pool *p);
 int32_t page_pool_holders(const page_pool *p, int32_t page);
 
 #endif

@@ -153,10 +153,11 @@ enum { RUN_STATE_READY, RUN_STATE_DRAINING, RUN_STATE_FAILED, RUN_STATE_STALLED 
 typedef struct run_stats {
     int state;
     int32_t n_slots, n_running, n_waiting, queue_cap;
-    int32_t pages_total, pages_used, pages_cached;
-    int32_t n_marks;        /* saved states of the prefix cache */
-    uint64_t n_disk_tokens; /* of the cached tokens, those that came from disk */
-    disk_counts disk;       /* zeros without a disk cache */
+    int32_t pages_total, pages_used;  /* used: that streams hold */
+    int32_t pages_cached, pages_kept; /* that cached prefixes hold; of these, that no stream does */
+    int32_t n_marks;                  /* saved states of the prefix cache */
+    uint64_t n_disk_tokens;           /* of the cached tokens, those that came from disk */
+    disk_counts disk;                 /* zeros without a disk cache */
     bool has_disk;
     uint64_t n_evicted; /* pages and tails that the prefix cache gave up */
     uint64_t n_steps, n_rows, n_prompt_tokens, n_cached_tokens, n_generated, n_drafted, n_accepted;

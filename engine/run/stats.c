@@ -90,6 +90,7 @@ void run_stats_get(run *r, run_stats *out) {
     out->pages_total = page_pool_total(r->pool);
     out->pages_used = page_pool_used(r->pool);
     out->pages_cached = page_pool_cached(r->pool);
+    out->pages_kept = page_pool_idle(r->pool);
     out->n_marks = atomic_load_explicit(&r->n_marks, memory_order_relaxed);
     out->n_disk_tokens = atomic_load_explicit(&r->n_disk_tokens, memory_order_relaxed);
     out->has_disk = r->disk != NULL;

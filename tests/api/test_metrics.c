@@ -232,6 +232,7 @@ static void check_stats(const buf *text) {
     }
     assert_true(
         g->kv_total > 0 && g->kv_used >= 0 && g->hit_tokens >= 0 && g->disk_hit_tokens >= 0);
+    assert_true(g->kv_kept > 0 && g->kv_used + g->kv_kept <= g->kv_total); /* of the replies */
     assert_true(g->disk_bytes >= 0.0 && g->steps > 0 && g->rows >= g->steps);
     assert_true(g->n_positions > 0 && g->proposed_at[0] >= g->accepted_at[0]);
     assert_true(g->reply.first_token_ms > 0.0 && g->reply.tokens > 0 && g->reply.prompt > 0);

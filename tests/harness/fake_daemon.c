@@ -54,7 +54,7 @@ static const char DEFAULT_STATS[] =
     "\"mem_machine_total_bytes\":130673967104,\"cpu_percent\":94,\"gpu\":null}],"
     "\"tokens_per_s_now\":38.4,"
     "\"tokens_per_s_minute\":36.9,\"prefill_tokens_per_s_now\":0,\"kv\":{\"pages_used\":31,"
-    "\"pages_total\":100},\"cache\":{\"pages\":null,\"hit_tokens\":9600,\"miss_tokens\":400},"
+    "\"pages_kept\":12,\"pages_total\":100},\"cache\":{\"pages\":null,\"hit_tokens\":9600,\"miss_tokens\":400},"
     "\"draft\":{\"proposed\":1000,\"accepted\":710},\"requests\":{\"queued\":0,\"running\":1,"
     "\"done\":418,"
     "\"failed\":2,\"cancelled\":0}}";

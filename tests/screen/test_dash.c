@@ -34,7 +34,7 @@ static void fill(buf *out, const char *state_b, const char *gpu_b) {
     buf_puts(out,
         "],\"tokens_per_s_now\":null,\"tokens_per_s_minute\":null,"
         "\"prefill_tokens_per_s_now\":null,\"steps_per_s_now\":null,"
-        "\"kv\":{\"pages_used\":31,\"pages_total\":100},"
+        "\"kv\":{\"pages_used\":31,\"pages_kept\":12,\"pages_total\":100},"
         "\"cache\":{\"pages\":12,\"marks\":3,\"evictions\":0,\"hit_tokens\":9600,"
         "\"disk_hit_tokens\":1200,\"miss_tokens\":400,\"disk_bytes\":734003200,\"disk_errors\":0},"
         "\"draft\":{\"proposed\":1000,\"accepted\":710,\"proposed_at\":[250,220,200,180,150],"
@@ -94,6 +94,30 @@ static void golden_screens(void **state) {
     buf_release(&stats);
 }
 
+/* Pages that only the prefix cache keeps stand in the bar beside those in use, in another glyph and in
+ * words: without colour too, and when nothing runs. */
+static void kept_pages_are_seen_without_colour(void **state) {
+    static const char *const plain[] = {"--ascii", "--color", "none", NULL};
+    (void)state;
+    screen_test t;
+    buf stats = BUF_INIT, idle = BUF_INIT;
+    screen_setup s = {.n_rows = 24, .n_columns = 80, .screen = "dash", .arguments = plain};
+    fill(&stats, "up", GPU_B);
+    begin(&t, &s, &stats);
+    screen_expect(
+        &t, "| A [#########====.................]  794 MiB used, 307 MiB kept of 2.5 GiB");
+    const char *used = strstr(buf_cstr(&stats), "\"pages_used\":31");
+    assert_non_null(used);
+    buf_append(&idle, stats.data, (size_t)(used - stats.data));
+    buf_puts(&idle, "\"pages_used\":0");
+    buf_puts(&idle, used + strlen("\"pages_used\":31"));
+    fake_daemon_stats(t.daemon, buf_cstr(&idle));
+    screen_expect(&t, "| A [====..........................]  0 B used, 307 MiB kept of 2.5 GiB");
+    screen_close(&t);
+    buf_release(&stats);
+    buf_release(&idle);
+}
+
 /* The alert names node, value and what to do; it goes when the clock is up again. */
 static void a_slow_clock_is_an_alert(void **state) {
     (void)state;
@@ -128,6 +152,7 @@ static void a_lost_node_is_an_alert(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(golden_screens),
+        cmocka_unit_test(kept_pages_are_seen_without_colour),
         cmocka_unit_test(a_slow_clock_is_an_alert), cmocka_unit_test(a_lost_node_is_an_alert)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
