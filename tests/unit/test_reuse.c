@@ -14,7 +14,7 @@
 #include "engine/run/run.h"
 #include "tests/harness/paged_toy.h"
 
-enum { PAGE = 16, CONTEXT = 1024, REPLY_MAX = 64 };
+enum { PAGE = 16, CONTEXT = 1024, REPLY_MAX = 64, WAIT_MS = 120000 };
 
 typedef struct side {
     paged_toy *toy;
@@ -87,7 +87,7 @@ static reply collect(ticket *t) {
     run_event ev;
     run_progress p;
     for (;;) {
-        assert_int_equal(ticket_next(t, &ev, 20000), OK);
+        assert_int_equal(ticket_next(t, &ev, WAIT_MS), OK);
         if (ev.kind == RUN_EVENT_END) break;
         assert_true(out.n < REPLY_MAX);
         out.tokens[out.n++] = ev.pick.token;
@@ -293,13 +293,14 @@ static void equal_prompts_share_one_reading(void **state) {
     ask a = {0};
     ticket *t[4];
     open_side(&cached, (paged_toy_options){.n_slots = 4, .n_pages = 128}, (run_options){0});
-    paged_toy_slow(cached.toy, 1);
+    paged_toy_hold_after(cached.toy, 0);
     fill(&a, 300, 8);
     a.temperature = 0.9f;
     for (uint64_t i = 0; i < 4; i++) {
         a.seed = i;
         t[i] = submit(cached.run, &a);
     }
+    paged_toy_let_go(cached.toy);
     for (int i = 0; i < 4; i++) {
         collect(t[i]);
     }
@@ -315,7 +316,7 @@ static void a_cancelled_prompt_is_not_lost(void **state) {
     open_fresh(&fresh);
     open_side(&cached, (paged_toy_options){.n_slots = 1, .n_pages = 64, .max_rows = 16},
         (run_options){0});
-    paged_toy_slow(cached.toy, 3);
+    paged_toy_hold_after(cached.toy, 20);
     fill(&a, 600, 4);
     ticket *t = submit(cached.run, &a);
     run_progress p = {0};
@@ -324,6 +325,7 @@ static void a_cancelled_prompt_is_not_lost(void **state) {
         ticket_progress(t, &p);
     }
     ticket_cancel(t);
+    paged_toy_let_go(cached.toy);
     assert_int_equal(collect(t).end, RUN_END_CANCELLED);
     reply got = answer(cached.run, &a);
     reply want = answer(fresh.run, &a);
@@ -391,11 +393,13 @@ static void a_neighbour_leaves_no_page_to_copy_to(void **state) {
     other.max_tokens = 15;
     a.max_tokens = 1;
     (void)answer(full.run, &a);
-    paged_toy_slow(full.toy, 5);
+    paged_toy_hold_after(full.toy, 0);
     ticket *t = submit(full.run, &other);
     a.max_tokens = 6;
+    ticket *again = submit(full.run, &a);
+    paged_toy_let_go(full.toy);
     reply want = answer(fresh.run, &a);
-    reply got = answer(full.run, &a);
+    reply got = collect(again);
     assert_same(&want, &got);
     want = answer(fresh.run, &other);
     got = collect(t);
