@@ -15,6 +15,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
 #include "engine/base/str.h"
+#include "engine/dist/meet.h"
 #include "engine/model/model.h"
 #include "tests/harness/model_probe.h"
 #include "tests/harness/sabotage.h"
@@ -484,21 +485,22 @@ static void check_ranks(bench *b, const closeness *c) {
     probe_clear(&alone);
 }
 
-static exchange_tcp_options tcp_options(int rank, int port) {
-    return (exchange_tcp_options){.rank = rank,
+/* Where rank 0 is found; it listens on a port that is free. */
+typedef struct tcp_place {
+    int port, listen_fd; /* -1: rank 1 */
+} tcp_place;
+
+/* Connects and runs one rank; j->b and j->rank are set. */
+static int run_tcp_rank(rank_job *j, const tcp_place *place) {
+    exchange_tcp_options o = {.rank = j->rank,
         .world = 2,
-        .port = port,
-        .listen_fd = -1,
+        .port = place->port,
+        .listen_fd = place->listen_fd,
         .secret = {7},
         .identity = 3,
-        .timeout_ms = 60000};
-}
-
-/* Connects and runs one rank; j->b is set. */
-static int run_tcp_rank(rank_job *j, int rank, int port) {
-    exchange_tcp_options o = tcp_options(rank, port);
+        .open_timeout_ms = 120000,
+        .timeout_ms = 120000};
     err e = ERR_INIT;
-    j->rank = rank;
     j->logits = mem_array((size_t)N_TOKENS * (size_t)j->b->c->n_vocab, sizeof(float));
     int rc = exchange_tcp_open(&o, &j->x, &e);
     if (rc == OK) {
@@ -522,7 +524,8 @@ static int be_rank_one(char **arg) {
     }
     fill_tokens(&b);
     j.b = &b;
-    if (run_tcp_rank(&j, 1, (int)port) != OK) {
+    j.rank = 1;
+    if (run_tcp_rank(&j, &(tcp_place){(int)port, -1}) != OK) {
         return 1;
     }
     size_t n = (size_t)N_TOKENS * (size_t)c.n_vocab;
@@ -552,16 +555,18 @@ static void check_processes(bench *b, const closeness *c) {
     static rank_job j;
     err e = ERR_INIT;
     size_t n = (size_t)N_TOKENS * (size_t)b->c->n_vocab;
-    int pipe_fd[2], status = 1, port = 25000 + (int)(getpid() % 20000);
-    if (pipe2(pipe_fd, O_CLOEXEC) != 0) {
-        verdict(b, "two processes", false, "no pipe");
+    int pipe_fd[2], status = 1;
+    tcp_place place = {0, -1};
+    if (pipe2(pipe_fd, O_CLOEXEC) != 0 ||
+        meet_listen("127.0.0.1", &place.port, &place.listen_fd, &e) != OK) {
+        verdict(b, "two processes", false, "no pipe or no port");
         return;
     }
     memset(&j, 0, sizeof(j));
     j.b = b;
-    pid_t pid = start_rank_one(b, port, pipe_fd[1]);
+    pid_t pid = start_rank_one(b, place.port, pipe_fd[1]);
     close(pipe_fd[1]);
-    int rc = run_tcp_rank(&j, 0, port);
+    int rc = run_tcp_rank(&j, &place);
     float *other = mem_array(n, sizeof(float));
     int read_rc = fd_read_full(pipe_fd[0], other, n * sizeof(float), &e);
     close(pipe_fd[0]);
