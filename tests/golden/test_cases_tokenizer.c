@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 // clang-format off
 #include <cmocka.h>
 // clang-format on
@@ -153,12 +152,6 @@ static bool texts_case(const json *c, const tokenizer *t, finding *f) {
     return right;
 }
 
-static int64_t cpu_ms(void) {
-    struct timespec ts;
-    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
-    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
 static bool time_case(const json *c, const tokenizer *t, const char *who, finding *f) {
     const json *repeat = json_get(json_get(c, "generate"), "repeat");
     int64_t times = 0, limit = 0;
@@ -168,9 +161,9 @@ static bool time_case(const json *c, const tokenizer *t, const char *who, findin
     for (int64_t i = 0; i < times; i++) {
         assert_int_equal(buf_append(&text, unit.data, unit.len), OK);
     }
-    int64_t start = cpu_ms();
+    int64_t start = vectors_cpu_ms();
     bool right = round_trip(t, &text, f);
-    int64_t took = cpu_ms() - start;
+    int64_t took = vectors_cpu_ms() - start;
     printf("  %s, %s: %zu bytes in %lld ms\n", json_str(json_get(c, "title")), who, text.len,
         (long long)took);
     if (json_i64(json_get(json_get(c, "expect"), "max_ms"), &limit) == OK &&

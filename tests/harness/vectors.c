@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/base/file.h"
 
@@ -68,6 +69,12 @@ bool vectors_text(vectors *v, const char *id, const char *what, const buf *want,
     show("expected:", want, from);
     show("got:     ", got, from);
     return false;
+}
+
+int64_t vectors_cpu_ms(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
 int vectors_end(const vectors *v) {

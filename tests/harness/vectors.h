@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "engine/base/buf.h"
 #include "engine/base/json.h"
@@ -23,6 +24,8 @@ bool vectors_text(vectors *v, const char *id, const char *what, const buf *want,
 void vectors_pass(vectors *v);
 void vectors_fail(vectors *v, const char *id, const char *want, const char *got);
 void vectors_skip(vectors *v, const char *id, const char *why);
+/* Processor time of this thread, for vectors that bound it: what else the machine does is no fault. */
+int64_t vectors_cpu_ms(void);
 /* The plain line "N passed, N failed, N skipped". Returns the exit status. */
 int vectors_end(const vectors *v);
 
