@@ -23,8 +23,8 @@
 #include "tests/harness/paged_toy.h"
 #include "tests/harness/vectors.h"
 
-enum { PAGE = 128, CONTEXT = 1 << 17, MAX_CHATS = 64, REPLY = 640 };
-enum { BOS = 2, FIRST_ROLE = 3, FIRST_WORD = 8 };
+enum { PAGE = 128, CONTEXT = 1 << 17, MAX_CHATS = 64, REPLY = 640, WAIT_MS = 120000 };
+enum { LOAD_STEPS = 8, BOS = 2, FIRST_ROLE = 3, FIRST_WORD = 8 };
 
 typedef struct chat {
     char id[32];
@@ -42,6 +42,7 @@ static vectors v;
 static ticket *loads[8];
 static int n_loads;
 static bool has_no_stop;
+static bool holds_on; /* steps wait after a submit, until somebody lets go */
 static paged_toy *toy;
 static run *engine;
 static chat chats[MAX_CHATS];
@@ -84,6 +85,7 @@ static void start_engine(void) {
 }
 
 static void stop_engine(void) {
+    paged_toy_let_go(toy);
     run_close(engine);
     paged_toy_free(toy);
 }
@@ -174,7 +176,11 @@ static ticket *submit(const chat *c) {
         .salt = {c->salt}};
     sample_params_init(&q.sampling);
     q.sampling.temperature = 0.0f;
-    if (run_submit(engine, &q, &t, &e) != OK) {
+    /* Asked at one moment of the toy's clock, however long this thread takes to ask. */
+    paged_toy_hold_after(toy, 0);
+    int rc = run_submit(engine, &q, &t, &e);
+    if (!holds_on) paged_toy_let_go(toy);
+    if (rc != OK) {
         printf("submit %s: %s\n", c->id, e.msg);
         exit(1);
     }
@@ -184,7 +190,7 @@ static ticket *submit(const chat *c) {
 static void collect(chat *c, ticket *t, int64_t n_most) {
     run_event ev = {0};
     run_progress p;
-    while (ticket_next(t, &ev, 60000) == OK && ev.kind == RUN_EVENT_TOKEN) {
+    while (ticket_next(t, &ev, WAIT_MS) == OK && ev.kind == RUN_EVENT_TOKEN) {
         c->tokens[c->n_prompt + c->n_reply++] = ev.pick.token;
         if (c->n_reply == n_most) ticket_cancel(t);
         if (c->n_reply == REPLY) break;
@@ -316,9 +322,9 @@ static chat *stream_chat;
 static void do_stream(const json *step) {
     int64_t n = 0;
     json_i64(json_get(step, "tokens"), &n);
-    has_no_stop = true;
+    has_no_stop = holds_on = true;
     stream_ticket = start_words(json_str(json_get(step, "id")), 20, (int32_t)n, &stream_chat);
-    has_no_stop = false;
+    has_no_stop = holds_on = false;
 }
 
 static void do_after_tokens(const json *step) {
@@ -328,6 +334,7 @@ static void do_after_tokens(const json *step) {
     json_i64(json_get(step, "n"), &n);
     json_i64(json_get(start, "max_tokens"), &max_tokens);
     while (stream_chat->n_reply < n && pump(stream_chat, stream_ticket)) {
+        paged_toy_hold_after(toy, 1);
         sleep_ms(1);
     }
     chat *other = new_chat(json_str(json_get(start, "id")));
@@ -358,12 +365,18 @@ static void do_load(const json *step) {
     chat *c;
     json_i64(json_get(step, "prefill_tokens"), &n_prompt);
     json_i64(json_get(step, "decoders"), &n_decoders);
-    has_no_stop = true;
+    has_no_stop = holds_on = true;
     for (int64_t i = 0; i < n_decoders; i++) {
         loads[n_loads++] = start_words("decoder", 20, 250, &c);
     }
     has_no_stop = false;
     loads[n_loads++] = start_words("prefill", n_prompt, 8, &c);
+    holds_on = false;
+    /* What comes next finds all of them on their way. */
+    int last = paged_toy_begun(toy) + LOAD_STEPS;
+    paged_toy_hold_after(toy, LOAD_STEPS);
+    while (paged_toy_begun(toy) < last)
+        sleep_ms(1);
 }
 
 static void end_loads(void) {

@@ -32,8 +32,11 @@ typedef struct side {
 static void open_side(side *s, const paged_toy_options *o, bool no_drafts, bool no_cache) {
     err e = ERR_INIT;
     s->toy = paged_toy_new(o);
-    run_options ro = {
-        .source = paged_toy_source(s->toy), .no_drafts = no_drafts, .no_cache = no_cache};
+    run_options ro = {.source = paged_toy_source(s->toy),
+        .now_ns = paged_toy_now,
+        .now_ctx = s->toy,
+        .no_drafts = no_drafts,
+        .no_cache = no_cache};
     if (run_open(&ro, &s->run, &e) != OK) {
         fprintf(stderr, "%s\n", e.msg);
         exit(1);
@@ -45,6 +48,7 @@ static void close_side(side *s) {
     paged_toy_free(s->toy);
 }
 
+/* By the toy's clock drafts pay, whatever the machine does besides. */
 static paged_toy_options toy_options(int32_t n_slots, int32_t max_rows, int32_t draft_len) {
     return (paged_toy_options){.n_slots = n_slots,
         .n_pages = n_slots * CONTEXT / PAGE,
@@ -52,7 +56,8 @@ static paged_toy_options toy_options(int32_t n_slots, int32_t max_rows, int32_t 
         .max_rows = max_rows,
         .max_context = CONTEXT,
         .has_drafts = draft_len > 0,
-        .block = draft_len};
+        .block = draft_len,
+        .cost = {.step_ns = 5000000, .row_ns = 50000, .prompt_row_ns = 10000}};
 }
 
 static ticket *submit(run *r, uint64_t seed) {
@@ -306,8 +311,8 @@ static void open_pair(pair_of_ranks *p, control **c, run_source *source) {
         .slot_pages = plain.slot_pages,
         .slot_reset = plain.slot_reset};
     control_options co = {
-        .source = &first, .exchange = NULL, .fds = p->fd, .world = 2, .timeout_ms = 5000};
-    int rc = exchange_local_open(2, 0, 5000, p->x, &e);
+        .source = &first, .exchange = NULL, .fds = p->fd, .world = 2, .timeout_ms = WAIT_MS};
+    int rc = exchange_local_open(2, 0, WAIT_MS, p->x, &e);
     co.exchange = p->x[0];
     if (rc != OK || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, p->fd) != 0 ||
         pipe(p->stop_pipe) != 0 || control_open(&co, c, source, &e) != OK) {
