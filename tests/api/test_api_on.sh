@@ -13,7 +13,7 @@ asks() { # PLACE [KEY]: the status of a request
         head -n 1 <&3 | cut -d' ' -f2
     ) 2>/dev/null
 }
-port=$((21000 + $$ % 20000))
+port=$(free_port)
 
 # Without an engine the settings are enough; with one it hears at once.
 shown=$("$tandem" api on --port $port)

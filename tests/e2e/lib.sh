@@ -105,6 +105,17 @@ let_run() {
     kill -STOP "$1"
 }
 
+# A port that nobody has, below those that the system gives away by itself.
+free_port() {
+    local port hex
+    while :; do
+        port=$((10000 + RANDOM % 20000))
+        hex=$(printf ':%04X ' $port)
+        grep -qs "$hex" /proc/net/tcp /proc/net/tcp6 || break
+    done
+    echo $port
+}
+
 has_ended() { ! kill -0 "$1" 2>/dev/null; }
 
 done_testing() {
