@@ -189,7 +189,7 @@ static void keep(void *ctx, const verify_line *line) {
 }
 
 static int run(fault f, seen *s, verify_summary *sum, err *e) {
-    verify_options o = {.socket_path = path, .level = 1, .timeout_ms = 20000};
+    verify_options o = {.socket_path = path, .level = 1, .timeout_ms = 120000};
     atomic_store(&now, (int)f);
     atomic_store(&n_sums, 0);
     memset(s, 0, sizeof *s);
