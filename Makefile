@@ -234,14 +234,16 @@ NEEDS_api := api $(NEEDS_run)
 NEEDS_engine := $(NEEDS_api)
 NEEDS_setup := setup $(NEEDS_api)
 NEEDS_tui := tui $(NEEDS_setup)
-TEST_PAIRS := $(shell grep -HoE '^.include "(engine/[a-z]+|kernels|setup|tui|tests/harness/[a-z0-9_]+)' \
+TEST_PAIRS := $(shell grep -HoE '^.include "(engine/[a-z]+|kernels|setup|tui|tests/harness/[a-z0-9_]+|tests/[a-z]+/test_[a-z0-9_]+\.c)' \
 	$(TEST_SRC) $(BENCH_SRC) $(FUZZ_SRC) $(GPU_SRC) $(SRC_harness) $(wildcard tests/harness/*.h) /dev/null | \
 	sed -E 's/:.*"(engine\/)?/:/' | sort -u)
 included_by = $(patsubst $1:%,%,$(filter $1:%,$(TEST_PAIRS)))
-# Shared files of tests/harness that a test includes, and those that they include.
+# Shared files of tests/harness that a test includes (or the test that it is made of: tests/gpu), and
+# those that they include.
+tests_of = $1 $(filter tests/%.c,$(call included_by,$1))
 harness_step = $(sort $1 $(foreach h,$1,$(filter tests/harness/%,$(call included_by,$h.c) \
 	$(call included_by,$h.h))))
-harness_of = $(call harness_step,$(call harness_step,$(filter tests/harness/%,$(call included_by,$1))))
+harness_of = $(call harness_step,$(call harness_step,$(filter tests/harness/%,$(foreach t,$(call tests_of,$1),$(call included_by,$t)))))
 harness_objs = $(call objs,$(filter $(addsuffix .c,$(call harness_of,$1)),$(SRC_harness)))
 folders_of = $(sort $(filter-out tests/%,$(call included_by,$1) \
 	$(foreach h,$(call harness_of,$1),$(call included_by,$h.c) $(call included_by,$h.h))))
@@ -282,7 +284,7 @@ test-golden: $(filter-out $(CASES_BIN),$(call bins_in,golden))
 test-cases: programs $(CASES_BIN)
 	@$(RUNNER) $(CASES_BIN)
 ifeq ($(CUDA),1)
-test-gpu: $(GPU_BIN)
+test-gpu: programs $(GPU_BIN)
 	@TEST_JOBS=1 $(RUNNER) $(filter $(OUT)/tests/gpu/test_%,$^)
 else
 test-gpu:

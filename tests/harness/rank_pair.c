@@ -322,7 +322,10 @@ bool pair_init(void) {
     snprintf(program, sizeof program, "%s/tandemd", out != NULL ? out : "build");
     snprintf(model_dir, sizeof model_dir, "%s/templates/demo-model", top != NULL ? top : ".");
     if (!dir_exists(model_dir) && model != NULL) str_copy(model_dir, sizeof model_dir, model);
-    if (access(program, X_OK) != 0 || !dir_exists(model_dir)) return false;
+    if (access(program, X_OK) != 0 || !dir_exists(model_dir)) {
+        printf("skipped: %s or %s is not there\n", program, model_dir);
+        return false;
+    }
     signal(SIGPIPE, SIG_IGN);
     str_copy(dir, sizeof dir, "/tmp/tandem-ranks.XXXXXX");
     if (mkdtemp(dir) == NULL) return false;
