@@ -57,6 +57,10 @@ void exchange_abort(exchange *x, const err *why) {
     if (x->ops->abort != NULL) {
         x->ops->abort(x);
     }
+    /* The step thread may wait for the host's part as well as for the device. */
+    if (x->control != NULL) {
+        exchange_abort(x->control, why);
+    }
 }
 
 void exchange_usage(const exchange *x, uint64_t *ns, uint64_t *n) {

@@ -14,7 +14,7 @@ typedef struct exchange_ops {
     int (*sum_rows)(exchange *x, float *rows, size_t n, void *stream, err *e);
     int (*gather_rows)(
         exchange *x, const void *mine, size_t bytes, void *all, void *stream, err *e);
-    /* Wakes the step thread out of a wait, from another thread; NULL: not possible. */
+    /* Wakes the step thread out of a wait of this kind, from another thread; NULL: not possible. */
     void (*abort)(exchange *x);
     void (*close)(exchange *x);
 } exchange_ops;
@@ -25,8 +25,9 @@ struct exchange {
     int rank, world;
     size_t max_bytes;
     int timeout_ms;
-    void *parts; /* [world][max_bytes] */
-    int rc;      /* first failure of communication; every later call gives it again */
+    exchange *control; /* device kinds: carries what is the host's, owned; NULL: no other one */
+    void *parts;       /* [world][max_bytes] */
+    int rc;            /* first failure of communication; every later call gives it again */
     err broken;
     _Atomic int is_aborted; /* 1: abort_error is being written, 2: it is there */
     err abort_error;
