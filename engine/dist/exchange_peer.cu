@@ -18,7 +18,6 @@ extern "C" {
 
 typedef struct peer_exchange {
     exchange base;
-    exchange *control;
     int device, n_sms;
     peer_inbox *own;              /* [world - 1] */
     void *opened[PEER_MAX_WORLD]; /* of other processes */
@@ -47,7 +46,7 @@ static int part_of(int r, int from) {
 /* An earlier failure, an abort from another thread, or a deadline of the device. */
 static int peer_ready(peer_exchange *x, err *e) {
     exchange *b = &x->base;
-    if (b->rc == OK && b->is_aborted == 2) {
+    if (b->rc == OK && __atomic_load_n(&b->is_aborted, __ATOMIC_ACQUIRE) == 2) {
         b->broken = b->abort_error;
         b->rc = b->broken.code;
     }
@@ -98,35 +97,42 @@ static bool is_wide(const float *p) {
     return ((uintptr_t)p & 15) == 0;
 }
 
+/* What one launch takes of n floats. */
+static int piece_of(size_t n) {
+    return (int)(n < PEER_LARGE_FLOATS ? n : PEER_LARGE_FLOATS);
+}
+
 static int peer_sum_rows(exchange *base, float *rows, size_t n, void *stream, err *e) {
     peer_exchange *x = (peer_exchange *)base;
     int rc = peer_ready(x, e);
     for (size_t at = 0; at < n && rc == OK; at += PEER_LARGE_FLOATS) {
-        peer_args a = {x->view, rows + at, rows + at, 0, false, false};
-        a.n = (int)(n - at < PEER_LARGE_FLOATS ? n - at : PEER_LARGE_FLOATS);
+        peer_args a = {x->view, rows + at, rows + at, 0, piece_of(n - at), false, false};
         a.is_wide = is_wide(rows) && a.n % 4 == 0;
         rc = launch(x, &a, (cudaStream_t)stream, e);
     }
     return rc;
 }
 
-/* Gathers that do not fit into the inboxes at once go by sums' pieces, each to a place of its own. */
+/* What does not fit into the inboxes at once goes in the pieces of sums, each to a place of its own. */
 static int peer_gather_rows(
     exchange *base, const void *mine, size_t bytes, void *all, void *stream, err *e) {
     peer_exchange *x = (peer_exchange *)base;
+    const float *from = (const float *)mine;
+    float *to = (float *)all;
+    const size_t n = bytes / sizeof(float);
+    if (bytes % sizeof(float) != 0)
+        return err_set(e, ERR_LIMIT, "a gather of %zu bytes a rank; only whole floats", bytes);
     int rc = peer_ready(x, e);
-    if (rc != OK) return rc;
-    if (bytes % sizeof(float) != 0 || bytes / sizeof(float) > PEER_LARGE_FLOATS)
-        return err_set(e, ERR_LIMIT, "a gather of %zu bytes a rank; whole floats, %d at most",
-            bytes, PEER_LARGE_FLOATS);
-    peer_args a = {x->view, (const float *)mine, (float *)all, (int)(bytes / sizeof(float)), true,
-        is_wide((const float *)mine) && is_wide((const float *)all) && bytes % 16 == 0};
-    return bytes == 0 ? OK : launch(x, &a, (cudaStream_t)stream, e);
+    for (size_t at = 0; at < n && rc == OK; at += PEER_LARGE_FLOATS) {
+        peer_args a = {x->view, from + at, to + at, n, piece_of(n - at), true, false};
+        a.is_wide = is_wide(from) && is_wide(to) && n % 4 == 0;
+        rc = launch(x, &a, (cudaStream_t)stream, e);
+    }
+    return rc;
 }
 
 static int peer_host_gather(exchange *base, const void *mine, size_t bytes, void *all, err *e) {
-    exchange *control = ((peer_exchange *)base)->control;
-    return control->ops->gather(control, mine, bytes, all, e);
+    return base->control->ops->gather(base->control, mine, bytes, all, e);
 }
 
 static void peer_close(exchange *base) {
@@ -140,7 +146,7 @@ static void peer_close(exchange *base) {
     (void)cudaFree(x->view.state);
     (void)cudaFreeHost(x->host);
     (void)cudaGetLastError();
-    exchange_close(x->control);
+    exchange_close(x->base.control);
     exchange_release(base);
     mem_free(x);
 }
@@ -237,7 +243,7 @@ static int agree(peer_exchange *x, int rc, err *e) {
     mine.rc = rc;
     if (rc != OK) snprintf(mine.text, sizeof(mine.text), "%.240s", e->msg);
     err local = {};
-    const int sent = exchange_gather(x->control, &mine, sizeof(mine), all, NULL, &local);
+    const int sent = exchange_gather(x->base.control, &mine, sizeof(mine), all, NULL, &local);
     if (sent != OK) {
         *e = local;
         return sent;
@@ -291,7 +297,7 @@ static int probe(peer_exchange *x, err *e) {
 static int connect_ranks(peer_exchange *x, err *e) {
     peer_card mine = {}, all[PEER_MAX_WORLD];
     int rc = agree(x, make_own(x, &mine, e), e);
-    if (rc == OK) rc = exchange_gather(x->control, &mine, sizeof(mine), all, NULL, e);
+    if (rc == OK) rc = exchange_gather(x->base.control, &mine, sizeof(mine), all, NULL, e);
     for (int r = 0, opened = OK; rc == OK && r < x->base.world; r++) {
         if (r != x->base.rank && opened == OK) opened = open_inbox(x, &mine, &all[r], r, e);
         if (r + 1 == x->base.world) rc = agree(x, opened, e);
@@ -314,10 +320,10 @@ int exchange_peer_open(exchange *control, int timeout_ms, exchange **out, err *e
     if (rc == OK) rc = cuda_find_device(&x->device, &local);
     x->view.rank = rank_world[0];
     x->view.world = rank_world[1];
-    x->control = control;
+    x->base.control = control;
     if (rc == OK) rc = connect_ranks(x, &local);
     if (rc != OK) {
-        x->control = NULL; /* stays the caller's */
+        x->base.control = NULL; /* stays the caller's */
         peer_close(&x->base);
         if (e != NULL) *e = local;
         return rc;

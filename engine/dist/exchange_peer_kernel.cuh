@@ -60,9 +60,10 @@ struct peer_view {
 struct peer_args {
     peer_view v;
     const float *mine; /* [n] */
-    float *out;        /* gather: [world][n]; sum: [n], may be mine */
+    float *out;        /* gather: [world][n], rows stride apart; sum: [n], may be mine */
+    size_t stride;     /* gather: of out, in floats */
     int n;
-    bool is_gather, is_wide; /* is_wide: n and the addresses are multiples of four floats */
+    bool is_gather, is_wide; /* is_wide: n, stride and the addresses are multiples of four floats */
 };
 
 __device__ __forceinline__ uint64_t peer_time_ns() {
@@ -181,8 +182,8 @@ static __global__ void __launch_bounds__(PEER_SMALL_THREADS)
                 part[1] = __uint_as_float((uint32_t)y);
             }
             if (a.is_gather) {
-                a.out[(size_t)r * a.n + i] = part[0];
-                if (has_two) a.out[(size_t)r * a.n + i + 1] = part[1];
+                a.out[(size_t)r * a.stride + i] = part[0];
+                if (has_two) a.out[(size_t)r * a.stride + i + 1] = part[1];
             }
             sum[0] = r == 0 ? part[0] : sum[0] + part[0];
             sum[1] = r == 0 ? part[1] : sum[1] + part[1];
@@ -258,7 +259,7 @@ static __global__ void __launch_bounds__(PEER_LARGE_THREADS)
             float4 sum = own;
             for (int r = 0; r < v.world; r++) {
                 const float4 u = r == v.rank ? own : *(const float4 *)&v.from[r]->large[half][i];
-                if (a.is_gather) peer_store4(a.out + (size_t)r * a.n, i, a.n, a.is_wide, u);
+                if (a.is_gather) peer_store4(a.out + (size_t)r * a.stride, i, a.n, a.is_wide, u);
                 sum = r == 0 ? u : make_float4(sum.x + u.x, sum.y + u.y, sum.z + u.z, sum.w + u.w);
             }
             if (!a.is_gather) peer_store4(a.out, i, a.n, a.is_wide, sum);
