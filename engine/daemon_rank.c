@@ -115,6 +115,9 @@ static void close_all(worker *w, int rc, const err *why) {
     }
     pulse_close(w->pulse);
     daemon_self_exchange(w->part.self, NULL, -1.0);
+    /* As on rank 0: nothing on the GPU waits for it any more. */
+    bool has_gpu = w->exchange != NULL && exchange_is_device(w->exchange);
+    if (rc != OK && has_gpu) exchange_abort(w->exchange, why);
     daemon_close_model(&w->part);
     exchange_close(w->exchange);
     meet_fds_close(&w->fds);

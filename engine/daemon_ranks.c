@@ -224,6 +224,9 @@ void ranks_leave(ranks *r, const err *why) {
     pulse_close(r->pulse); /* its callbacks use what is closed next */
     daemon_self_exchange(r->self, NULL, -1.0);
     control_close(r->control);
+    /* No heart beats any more: what a GPU waits for from another rank must not hold up the end. */
+    bool has_gpu = r->exchange != NULL && exchange_is_device(r->exchange);
+    if (why != NULL && has_gpu) exchange_abort(r->exchange, why);
     r->pulse = NULL;
     r->control = NULL;
 }

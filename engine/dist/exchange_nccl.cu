@@ -29,7 +29,6 @@ typedef struct nccl_library {
 
 typedef struct nccl_exchange {
     exchange base;
-    exchange *control;
     nccl_library nccl;
     ncclComm_t comm;
     int device;
@@ -163,17 +162,16 @@ static void nccl_give_up(nccl_exchange *x) {
     s->comm = x->comm;
     s->device = x->device;
     x->comm = NULL;
-    if (!late_start(&s->call, end_thread) || late_wait(&s->call, NCCL_END_S)) {
-        mem_free(s);
-        return;
-    }
-    x->nccl.handle = NULL; /* the thread still uses the library */
+    const bool has_thread = late_start(&s->call, end_thread);
+    const bool is_done = has_thread && late_wait(&s->call, NCCL_END_S);
+    if (!is_done) x->nccl.handle = NULL; /* the thread still uses the library, or NCCL's own do */
+    if (is_done || !has_thread) mem_free(s);
 }
 
 /* What stands in the way of a call: an earlier failure, an abort from another thread, or what NCCL
  * noticed meanwhile. */
 static int nccl_ready(nccl_exchange *x, err *e) {
-    if (x->base.rc == OK && x->base.is_aborted == 2) {
+    if (x->base.rc == OK && __atomic_load_n(&x->base.is_aborted, __ATOMIC_ACQUIRE) == 2) {
         x->base.broken = x->base.abort_error;
         x->base.rc = x->base.broken.code;
     }
@@ -205,6 +203,13 @@ __global__ void __launch_bounds__(256)
     rows[i] = sum;
 }
 
+/* The end of a call. After a failure the step goes no further and nobody waits for the device, on which
+ * earlier calls may stand for a peer that is gone. */
+static int nccl_called(nccl_exchange *x, int rc) {
+    if (x->base.rc != OK) nccl_give_up(x);
+    return rc;
+}
+
 static int nccl_sum_rows(exchange *base, float *rows, size_t n, void *stream, err *e) {
     nccl_exchange *x = (nccl_exchange *)base;
     const size_t piece = x->piece_bytes / sizeof(float);
@@ -219,22 +224,22 @@ static int nccl_sum_rows(exchange *base, float *rows, size_t n, void *stream, er
             rows + at, x->parts, m, base->world);
         rc = CUDA_LAUNCHED(e, "sum of ranks");
     }
-    return rc;
+    return nccl_called(x, rc);
 }
 
 static int nccl_gather_rows(
     exchange *base, const void *mine, size_t bytes, void *all, void *stream, err *e) {
     nccl_exchange *x = (nccl_exchange *)base;
     int rc = nccl_ready(x, e);
-    if (rc != OK) return rc;
-    return nccl_check(x,
-        x->nccl.all_gather(mine, all, bytes, ncclUint8, x->comm, (cudaStream_t)stream),
-        "gather of ranks", e);
+    if (rc == OK)
+        rc = nccl_check(x,
+            x->nccl.all_gather(mine, all, bytes, ncclUint8, x->comm, (cudaStream_t)stream),
+            "gather of ranks", e);
+    return nccl_called(x, rc);
 }
 
 static int nccl_host_gather(exchange *base, const void *mine, size_t bytes, void *all, err *e) {
-    exchange *control = ((nccl_exchange *)base)->control;
-    return control->ops->gather(control, mine, bytes, all, e);
+    return base->control->ops->gather(base->control, mine, bytes, all, e);
 }
 
 static void nccl_close(exchange *base) {
@@ -244,7 +249,7 @@ static void nccl_close(exchange *base) {
     nccl_give_up(x);
     (void)cudaFree(x->parts);
     if (x->nccl.handle != NULL) (void)dlclose(x->nccl.handle);
-    exchange_close(x->control);
+    exchange_close(x->base.control);
     exchange_release(base);
     mem_free(x);
 }
@@ -314,9 +319,9 @@ static int connect_ranks(nccl_exchange *x, err *e) {
     int rc = OK;
     if (x->base.rank == 0) rc = nccl_check(x, x->nccl.get_unique_id(&id), "making an id", e);
     /* A rank that failed still answers, so that the others do not wait for it. */
-    const int sent = exchange_bcast(x->control, &id, sizeof(id), 0, e);
+    const int sent = exchange_bcast(x->base.control, &id, sizeof(id), 0, e);
     if (rc == OK) rc = sent;
-    if (rc == OK) rc = exchange_check(x->control, (uint64_t)sizeof(id), "NCCL start", e);
+    if (rc == OK) rc = exchange_check(x->base.control, (uint64_t)sizeof(id), "NCCL start", e);
     if (rc == OK) rc = start_ranks(x, &id, e);
     return rc;
 }
@@ -333,11 +338,11 @@ int exchange_nccl_open(exchange *control, size_t max_bytes, exchange **out, err 
         rc = cuda_check(e, cudaMalloc((void **)&x->parts, (size_t)rank_world[1] * x->piece_bytes),
             "buffers of the exchange");
     if (rc == OK) {
-        x->control = control;
+        x->base.control = control;
         rc = connect_ranks(x, e);
     }
     if (rc != OK) {
-        x->control = NULL; /* stays the caller's */
+        x->base.control = NULL; /* stays the caller's */
         nccl_close(&x->base);
         return rc;
     }

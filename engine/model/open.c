@@ -176,6 +176,12 @@ void model_close(model *m) {
     if (m == NULL) {
         return;
     }
+    /* A step that failed may still be under way, and giving its memory back would wait without end for
+     * what waits there for a lost rank; this wait looks after the exchange. */
+    if (m->k.device != NULL) {
+        m->k.rc = OK;
+        m->ops->wait(&m->k);
+    }
     for (int i = 0; m->slots != NULL && i < m->options.n_slots; i++) {
         mem_free(m->slots[i].recent);
     }
