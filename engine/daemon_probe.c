@@ -3,25 +3,24 @@
 #include <stdio.h>
 #include <string.h>
 
-#ifdef TANDEM_CUDA
-#include <cuda_runtime_api.h>
-#endif
-
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/daemon_internal.h"
 
 #ifdef TANDEM_CUDA
 #include "engine/dist/exchange_peer.h"
+#include "kernels/cuda_check.h"
 #endif
 
 /* Of one rank in one gather. Small beside the memory of any machine; NVIDIA's own test takes 32 GB and
  * has frozen machines. */
 enum { PROBE_BYTES = 64 << 20, PROBE_HOST_BYTES = 4 << 20, PROBE_MS = 2000, WARM_UPS = 2 };
+enum { PROBE_END_MS = 5000 };
 
 typedef struct probe {
     exchange *x;
     bool is_device;
+    int device;
     void *mine, *all;
     size_t bytes;
     void *stream;
@@ -31,23 +30,26 @@ typedef struct probe {
 static int device_open(probe *p, err *e) {
     size_t n = (size_t)exchange_world(p->x);
     cudaStream_t stream = NULL;
-    cudaError_t rc = cudaMalloc(&p->mine, p->bytes);
+    cudaError_t rc = cudaGetDevice(&p->device);
+    if (rc == cudaSuccess) rc = cudaMalloc(&p->mine, p->bytes);
     if (rc == cudaSuccess) rc = cudaMalloc(&p->all, p->bytes * n);
     if (rc == cudaSuccess) rc = cudaMemset(p->mine, 1, p->bytes);
     if (rc == cudaSuccess) rc = cudaStreamCreate(&stream);
     p->stream = stream;
-    return rc == cudaSuccess ? OK
-                             : err_set(e, ERR_DEVICE, "the GPU said: %s", cudaGetErrorString(rc));
+    return cuda_check(e, rc, "memory on the GPU for the probe");
 }
 
+/* With a deadline, and with an eye on the exchange. */
 static int device_wait(probe *p, err *e) {
-    cudaError_t rc = cudaStreamSynchronize(p->stream);
-    return rc == cudaSuccess ? OK
-                             : err_set(e, ERR_DEVICE, "the GPU said: %s", cudaGetErrorString(rc));
+    return cuda_stream_wait(p->stream, p->device, CUDA_WAIT_MS, e);
 }
 
 static void device_close(probe *p) {
-    if (p->stream != NULL) (void)cudaStreamDestroy(p->stream);
+    err ignored = ERR_INIT;
+    if (p->stream != NULL) {
+        (void)cuda_stream_wait(p->stream, p->device, PROBE_END_MS, &ignored);
+        (void)cudaStreamDestroy(p->stream);
+    }
     (void)cudaFree(p->mine);
     (void)cudaFree(p->all);
 }
@@ -127,6 +129,8 @@ int daemon_probe(const daemon_options *o, daemon_self *self, err *e) {
     if (rc == OK && exchange_rank(p.x) == 0)
         printf("probe: gather over %s %.3f GB/s with %d ranks and %zu MiB\n", kind_of(&p), rate,
             exchange_world(p.x), p.bytes >> 20);
+    /* Giving memory back waits for the GPU, which may wait for a rank that is gone. */
+    if (rc != OK && p.is_device) exchange_abort(p.x, e);
     if (p.x != NULL) buffers_close(&p);
     daemon_self_exchange(self, NULL, -1.0);
     exchange_close(p.x);
