@@ -274,6 +274,8 @@ static int meet_ranks(daemon_state *d, const control_settings *s, err *e) {
 
 static int open_model(daemon_state *d, const control_settings *s, err *e) {
     exchange *x = d->ranks != NULL ? ranks_exchange(d->ranks) : NULL;
+    if (d->ranks != NULL) d->part.await_models = ranks_await_models;
+    d->part.await_ctx = d->ranks;
     int rc = daemon_open_model(&d->part, s, x, e);
     if (rc != OK) return rc;
     source_from_model(d->part.model, &d->own);

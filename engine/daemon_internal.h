@@ -104,6 +104,9 @@ typedef struct daemon_part {
     uint64_t reserve_bytes;
     model *model;        /* owned */
     engram_store *store; /* owned; NULL: the model's own tables */
+    /* Waits until the other ranks (rank 0) or rank 0 (others) are behind loading; NULL: no others. */
+    int (*await_models)(void *ctx, err *e);
+    void *await_ctx;
 } daemon_part;
 /* Rank 0 makes them up. */
 void daemon_settings(const daemon_options *o, const model_config *c, control_settings *out);
@@ -139,6 +142,8 @@ typedef struct ranks ranks;
 int ranks_open(
     const daemon_options *o, daemon_self *self, const control_settings *s, ranks **out, err *e);
 exchange *ranks_exchange(const ranks *r);
+/* daemon_part.await_models; ctx: the ranks. */
+int ranks_await_models(void *ctx, err *e);
 /* After the own model stands: waits until the others are loaded alike; out: the source for all. */
 int ranks_join(ranks *r, model *m, const run_source *own, run_source *out, err *e);
 /* From now on a lost rank fails this run; NULL: none any more. ERR_PEER: one is lost already. */

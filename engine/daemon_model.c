@@ -91,6 +91,18 @@ int daemon_plan_text(daemon_part *p, buf *out, err *e) {
     return rc;
 }
 
+/* GPUs talk to each other when steps are recorded, and wait no longer there than a step may take: files
+ * may be read at another speed on another machine. */
+static int record_steps(daemon_part *p, const exchange *x, err *e) {
+    bool has_peers = x != NULL && exchange_is_device(x) && p->await_models != NULL;
+    int rc = OK;
+    /* Rank 0 comes to the phase last, so whoever sees it there has seen all of them. */
+    if (has_peers && p->rank > 0) daemon_self_phase(p->self, RANK_CANARY);
+    if (has_peers) rc = p->await_models(p->await_ctx, e);
+    if (has_peers && rc == OK) daemon_self_phase(p->self, RANK_CANARY);
+    return rc == OK ? model_record_steps(p->model, e) : rc;
+}
+
 int daemon_open_model(daemon_part *p, const control_settings *s, exchange *x, err *e) {
     const daemon_options *o = p->options;
     model_options mo;
@@ -102,7 +114,7 @@ int daemon_open_model(daemon_part *p, const control_settings *s, exchange *x, er
     mo.exchange = x;
     mo.store = p->store;
     rc = model_open(&mo, &p->model, e);
-    if (rc == OK) rc = model_record_steps(p->model, e);
+    if (rc == OK) rc = record_steps(p, x, e);
     if (rc != OK) return rc;
     (void)daemon_self_loaded(p->self, 1, 1);
     daemon_self_model(p->self, p->model);

@@ -1,13 +1,17 @@
 /* A rank that does as rank 0 says: meets it, takes its settings, loads its part of the model and
  * makes its calls until the engine ends. It serves nothing and decides nothing. */
+#include <poll.h>
 #include <pthread.h>
 #include <string.h>
 
 #include <sys/socket.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/daemon_internal.h"
 #include "engine/dist/pulse.h"
+
+enum { MODEL_LOOK_MS = 20 };
 
 typedef struct worker {
     const daemon_options *o;
@@ -78,6 +82,24 @@ static int open_exchange(worker *w, err *e) {
     return daemon_exchange(w->o, w->part.self, &w->fds, &w->exchange, e);
 }
 
+/* Until rank 0's model stands, too. A rank 0 that is lost meanwhile ends this process. */
+static int await_models(void *ctx, err *e) {
+    worker *w = ctx;
+    rank_figures report;
+    uint64_t deadline = clock_mono_ms() + (uint64_t)w->o->meet_s * 1000u;
+    struct pollfd stop = {.fd = daemon_stop_fd(), .events = POLLIN};
+    while (!pulse_peer(w->pulse, 0, &report, NULL) || report.phase < RANK_CANARY) {
+        if (clock_mono_ms() >= deadline) {
+            return err_set(e, ERR_TIMEOUT, "rank 0 has not loaded its model in %lld s",
+                (long long)w->o->meet_s);
+        }
+        if (poll(&stop, 1, MODEL_LOOK_MS) > 0) {
+            return err_set(e, ERR_CANCELLED, "stopped while rank 0 was loading");
+        }
+    }
+    return OK;
+}
+
 static int load(worker *w, const control_settings *s, err *e) {
     int rc = daemon_check_memory(&w->part, s, e);
     if (rc == OK) rc = daemon_open_model(&w->part, s, w->exchange, e);
@@ -128,7 +150,11 @@ int daemon_rank(const daemon_options *o, daemon_self *self, err *e) {
     worker *w = mem_alloc(sizeof *w);
     control_settings settings;
     w->o = o;
-    w->part = (daemon_part){.options = o, .self = self, .rank = (int)o->rank};
+    w->part = (daemon_part){.options = o,
+        .self = self,
+        .rank = (int)o->rank,
+        .await_models = await_models,
+        .await_ctx = w};
     meet_fds_init(&w->fds);
     pthread_mutex_init(&w->lock, NULL);
     int rc = daemon_meet(o, self, &w->fds, e);

@@ -130,12 +130,11 @@ exchange *ranks_exchange(const ranks *r) {
     return r->exchange;
 }
 
-/* Waits until rank i says that its model stands. */
-static int await_loaded(ranks *r, int i, uint64_t layout, err *e) {
-    rank_figures report = {0};
+/* Waits until rank i says that it has come to phase. */
+static int await_phase(ranks *r, int i, int phase, rank_figures *report, err *e) {
     uint64_t deadline = clock_mono_ms() + (uint64_t)r->timeout_ms;
     struct pollfd stop = {.fd = daemon_stop_fd(), .events = POLLIN};
-    while (!pulse_peer(r->pulse, i, &report, NULL) || report.phase < RANK_READY) {
+    while (!pulse_peer(r->pulse, i, report, NULL) || report->phase < phase) {
         if (ranks_have_failed(r, e)) return e->code;
         if (clock_mono_ms() >= deadline) {
             return err_set(e, ERR_TIMEOUT, "rank %d has not loaded its model in %lld s", i,
@@ -145,6 +144,24 @@ static int await_loaded(ranks *r, int i, uint64_t layout, err *e) {
             return err_set(e, ERR_CANCELLED, "stopped while rank %d was loading", i);
         }
     }
+    return OK;
+}
+
+int ranks_await_models(void *ctx, err *e) {
+    ranks *r = ctx;
+    rank_figures report;
+    int rc = OK;
+    for (int i = 1; i < r->world && rc == OK; i++) {
+        rc = await_phase(r, i, RANK_CANARY, &report, e);
+    }
+    return rc;
+}
+
+/* Waits until rank i says that its model stands. */
+static int await_loaded(ranks *r, int i, uint64_t layout, err *e) {
+    rank_figures report = {0};
+    int rc = await_phase(r, i, RANK_READY, &report, e);
+    if (rc != OK) return rc;
     if (report.layout == layout) return OK;
     return err_set(e, ERR_MISMATCH,
         "rank %d lays out its cache differently (%016llx, rank 0 %016llx); start all ranks from "
