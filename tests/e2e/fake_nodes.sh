@@ -76,7 +76,7 @@ node_up() { # NODE HOME MACHINE-ID
     local outer=$!
     echo "$outer" >"$dir/outer.pid"
     while [ ! -e "$dir/ready" ]; do
-        kill -0 "$outer" 2>/dev/null && [ $((tries += 1)) -lt 1000 ] || return 1
+        kill -0 "$outer" 2>/dev/null && [ $((tries += 1)) -lt 6000 ] || return 1
         sleep 0.02
     done
     # The first process of the new space, as it is numbered out here.
@@ -84,8 +84,12 @@ node_up() { # NODE HOME MACHINE-ID
     [ -s "$dir/init.pid" ]
 }
 
+no_device() { ! on "$1" ip link show "$2" >/dev/null 2>&1; }
+
 cable() { # DEVICE HEAD-ADDRESS WORKER-ADDRESS
-    nsenter -t "$(node_pid head)" -n ip link add "$1" type veth peer name "$1" netns "$(node_pid worker)" &&
+    # The end of a cable goes some time after the node at its other end.
+    wait_for 20 no_device head "$1" && wait_for 20 no_device worker "$1" &&
+        nsenter -t "$(node_pid head)" -n ip link add "$1" type veth peer name "$1" netns "$(node_pid worker)" &&
         on head ip addr add "$2/24" dev "$1" && on worker ip addr add "$3/24" dev "$1" &&
         on head ip link set "$1" mtu "${4:-1500}" up && on worker ip link set "$1" mtu "${4:-1500}" up
 }
@@ -101,10 +105,13 @@ node_new_host_keys() {
     ssh-keygen -q -t ed25519 -N '' -C "$1" -f "$work/$1/host"
 }
 
+no_process() { ! on "$1" kill -0 "$2" 2>/dev/null; }
+
 node_sshd() { # NODE start|stop
     local dir=$work/$1 pid home
     if [ "$2" = stop ]; then
-        pid=$(cat "$dir/run-sshd.pid" 2>/dev/null) && on "$1" kill "$pid" 2>/dev/null
+        pid=$(cat "$dir/run-sshd.pid" 2>/dev/null) && on "$1" kill "$pid" 2>/dev/null &&
+            wait_for 20 no_process "$1" "$pid" # it holds the port until then
         rm -f "$dir/run-sshd.pid"
         return 0
     fi

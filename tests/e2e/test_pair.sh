@@ -109,7 +109,7 @@ node_sshd worker start
 node_env+=("TANDEM_QUEUE_MAX=8")
 shown=$(t restart 2>&1)
 check "restart: shows the change" has "$shown" '^\+ QUEUE_MAX=8'
-check "restart: ready with another id" eval 'pair_is ready && ! t status --json | grep -q "$start_id"'
+check "restart: ready with another id" eval 'wait_for 20 pair_is ready && ! t status --json | grep -q "$start_id"'
 
 # An engine is never started alone where a pair is set up.
 t stop >/dev/null
@@ -121,7 +121,7 @@ t start >/dev/null 2>&1
 shown=$(t stop)
 check "stop: ends well" is "$?" 0
 check "stop: no rank is left" no_ranks
-check "stop: the state" pair_is stopped
+check "stop: the state" wait_for 20 pair_is stopped
 check "stop: again is no error" has "$(t stop)" 'nothing was running'
 
 # Nothing of it runs as root, nor a helper on the worker.
@@ -188,7 +188,7 @@ t stop >/dev/null
 t start >/dev/null 2>&1
 before=$(t status --json | grep -o '"start_id":"[0-9a-f]*"' | head -n 1)
 shown=$(printf '/engine restart\n/quit\n' | t chat --plain 2>&1)
-check "chat: /engine restart starts both again" eval 'pair_is ready && [ "$(daemons head)" = 1 ] && [ "$(daemons worker)" = 1 ]'
+check "chat: /engine restart starts both again" eval 'wait_for 20 pair_is ready && [ "$(daemons head)" = 1 ] && [ "$(daemons worker)" = 1 ]'
 check "chat: with another id" eval '! t status --json | grep -q "$before"'
 shown=$(printf '/engine stop\n/quit\n' | t chat --plain 2>&1)
 check "chat: /engine stop stops both" no_ranks

@@ -32,10 +32,10 @@ code=$?
 check "a port in use: refused" is "$code" 20
 check "a port in use: its owner is named" has "$shown" 'port 29620 on the head, which is where the ranks meet, is used by sshd \(process [0-9]+, user root\)'
 check "a port in use: nothing was started" no_ranks
-check "a port in use: status says foreign" pair_is foreign
+check "a port in use: status says foreign" wait_for 20 pair_is foreign
 on head kill "$(cat "$work/head/other.pid")"
 
-check "a start, whole" eval 't start >/dev/null 2>&1; pair_is ready'
+check "a start, whole" eval 't start >/dev/null 2>&1; wait_for 20 pair_is ready'
 
 # A killed worker rank: both start again by themselves.
 on worker kill -KILL "$(rank_pid worker)"
@@ -66,7 +66,8 @@ check "kill -9 of tandem: one rank on each" eval '[ "$(daemons head)" = 1 ] && [
 # kill -9 of the worker's keeper: the pair goes down, whole, and a start mends it.
 on worker kill -KILL "$(keeper_pid worker)"
 check "a killed keeper: no rank stays" wait_for 60 no_ranks
-check "a killed keeper: status says so" wait_for 20 has "$(t status)" "keeper of the worker|keeper was killed|killed"
+status_says() { has "$(t status)" "$1"; }
+check "a killed keeper: status says so" wait_for 20 status_says "keeper of the worker|keeper was killed|killed"
 shown=$(t start 2>&1)
 code=$?
 check "a killed keeper: start mends it" test "$code" = 0 -o "$code" = 10
@@ -80,7 +81,7 @@ check "worker off: with the reason" has "$shown" 'worker.*cannot be reached'
 check "worker off: the doctor says so" has "$(t doctor)" 'The worker cannot be reached by ssh. \(certain\)'
 shown=$(t stop 2>&1)
 check "worker off: stop says what it could not see" is "$?" 40
-node_on worker
+check "worker on again" node_on worker
 
 # A rank that ends while loading: both end, both errors are shown.
 echo 'not a model' >"$work/broken"
@@ -95,7 +96,7 @@ check "a broken model: no rank is left" wait_for 20 no_ranks
 shown=$(t doctor)
 check "doctor: the symptom" has "$shown" '^symptom: the pair is failed: rank [01]'
 check "doctor: its cause comes first" has "$shown" '^ 1. A file of the model is missing, damaged or of another model. \(certain\)'
-check "a broken model: the state keeps it" eval 'pair_is failed && has "$(t status)" "first error: .*safetensors"'
+check "a broken model: the state keeps it" eval 'wait_for 20 pair_is failed && has "$(t status)" "first error: .*safetensors"'
 
 # Both engines stand still while loading: found by the keepers, with the stacks kept.
 shown=$(on head env TANDEM_HANG_SECONDS=10 "$tandem" start --dry-run | grep -c tandemd)

@@ -126,7 +126,7 @@ check "watch: dry run says that it would heal" has "$shown" '^heals: the pair is
 shown=$(t watch)
 check "watch: heals" is "$?" 0
 check "watch: says so" has "$shown" '^heals: started again \([0-9a-f]{16}\)'
-check "the pair is ready again" pair_is ready
+check "the pair is ready again" wait_for 20 pair_is ready
 check "NOTIFY was told" has "$(cat "$work/told")" '^heal: the pair is failed'
 
 # A refusal is not healed, and told once.
@@ -142,18 +142,17 @@ t watch >/dev/null
 check "NOTIFY is told once" is "$(grep -c '^gave-up' "$work/told")" 1
 
 # After a boot.
-check "boot: what was up is started" eval 't start >/dev/null 2>&1 && pair_is ready'
+check "boot: what was up is started" eval 't start >/dev/null 2>&1 && wait_for 20 pair_is ready'
 node_off worker
 node_off head
 rm -f "$work"/*/systemd/*.pid
-node_on head
-node_on worker
+check "boot: the machines are on again" eval 'node_on head && node_on worker'
 shown=$(t watch --boot --dry-run)
 check "boot: would start" has "$shown" '^would start: all it needs is there'
 boot_units worker
 boot_units head
 shown=$(t watch --boot)
-check "boot: started" eval 'has "$shown" "^started" && pair_is ready'
+check "boot: started" eval 'has "$shown" "^started" && wait_for 20 pair_is ready'
 check "boot: by the units" eval '[ -n "$(keeper_pid worker)" ] && [ -n "$(keeper_pid head)" ]'
 check "boot: once only" has "$(t watch --boot)" '^no start: the pair runs already'
 t stop >/dev/null
@@ -179,6 +178,6 @@ exit 1
 END
 shown=$(t service install 2>&1)
 check "no systemd: said in words" has "$shown" 'no systemd of the user answers on the worker'
-check "no systemd: the pair starts all the same" eval 't start >/dev/null 2>&1 && pair_is ready'
+check "no systemd: the pair starts all the same" eval 't start >/dev/null 2>&1 && wait_for 20 pair_is ready'
 
 done_testing
