@@ -333,7 +333,9 @@ static void do_after_tokens(const json *step) {
     int64_t max_tokens = 8;
     json_i64(json_get(step, "n"), &n);
     json_i64(json_get(start, "max_tokens"), &max_tokens);
-    while (stream_chat->n_reply < n && pump(stream_chat, stream_ticket)) {
+    bool goes_on = true;
+    while (stream_chat->n_reply < n && goes_on) {
+        goes_on = pump(stream_chat, stream_ticket);
         paged_toy_hold_after(toy, 1);
         sleep_ms(1);
     }
@@ -341,13 +343,12 @@ static void do_after_tokens(const json *step) {
     put(other, BOS);
     JSON_EACH(m, json_get(start, "messages")) put_message(other, m);
     other->max_tokens = (int32_t)max_tokens;
-    ticket *t = submit(other);
-    for (bool a = true, b = true; a || b;) {
-        a = a && pump(stream_chat, stream_ticket);
-        b = b && pump(other, t);
+    collect(other, submit(other), 0);
+    if (goes_on) {
+        collect(stream_chat, stream_ticket, 0);
+    } else {
+        ticket_free(stream_ticket);
     }
-    ticket_free(stream_ticket);
-    ticket_free(t);
 }
 
 static void do_warm(const json *step) {
