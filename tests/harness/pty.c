@@ -115,6 +115,19 @@ bool pty_wait(pty *p, const char *text, bool wanted, int limit_ms) {
     return true;
 }
 
+bool pty_redraw(pty *p, int limit_ms) {
+    enum { QUIET_MS = 60, FRAME_MS = 3000 };
+    uint64_t end = clock_mono_ms() + (uint64_t)limit_ms;
+    int before = p->screen.n_clears;
+    pty_keys(p, "\f");
+    while (p->screen.n_clears == before) {
+        if (clock_mono_ms() >= end) return false;
+        pty_read(p, 20);
+    }
+    pty_settle(p, QUIET_MS, FRAME_MS);
+    return true;
+}
+
 bool pty_wait_end(pty *p, int limit_ms) {
     uint64_t end = clock_mono_ms() + (uint64_t)limit_ms;
     while (!p->has_ended && clock_mono_ms() < end) {

@@ -32,6 +32,9 @@ void pty_keys(pty *p, const char *s);
 void pty_settle(pty *p, int quiet_ms, int limit_ms);
 /* Reads until the text is on the screen (or is not, with wanted false); false after limit_ms. */
 bool pty_wait(pty *p, const char *text, bool wanted, int limit_ms);
+/* Asks for the whole screen anew (Ctrl-L) and reads it: then all keys sent before have been taken and
+ * what they changed at once is shown. False after limit_ms. */
+bool pty_redraw(pty *p, int limit_ms);
 /* Reads until the program has ended; false after limit_ms. */
 bool pty_wait_end(pty *p, int limit_ms);
 void pty_resize(pty *p, int n_rows, int n_columns);

@@ -37,8 +37,12 @@ void screen_close(screen_test *t);
 /* Fails the cmocka test with the screen's text unless the text appears (wanted) or goes away. */
 void screen_expect(screen_test *t, const char *text);
 void screen_expect_gone(screen_test *t, const char *text);
+/* Fails unless the program ends. */
+void screen_expect_end(screen_test *t);
+/* Fails unless the text comes to stand in a file of the sessions whose name ends so. */
+void screen_expect_kept(screen_test *t, const char *ending, const char *text);
 void screen_keys(screen_test *t, const char *keys);
-/* Compares the screen with tests/data/screens/NAME.txt, times masked. SCREEN_UPDATE=1 writes it. */
+/* Waits until the screen is that of tests/data/screens/NAME.txt, times masked. SCREEN_UPDATE=1 writes it. */
 void screen_golden(screen_test *t, const char *name);
 /* The whole screen as text; the caller releases it. */
 void screen_text(const screen_test *t, buf *out);

@@ -228,6 +228,7 @@ static void move_to(vt *t, int row, int column) {
 }
 
 static void erase_display(vt *t, int how) {
+    if (how == 2) t->n_clears++;
     if (how == 0) erase(t, t->row, t->column, t->n_columns);
     if (how == 1) erase(t, t->row, 0, t->column + 1);
     for (int r = 0; r < t->n_rows; r++) {

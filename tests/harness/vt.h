@@ -26,6 +26,7 @@ typedef struct vt {
     bool is_alternate, has_cursor, has_paste, has_mouse, has_wheel, has_kitty, in_sync, must_wrap;
     bool answers; /* replies to questions are put into reply */
     int n_sync, n_unknown, n_controls;
+    int n_clears;     /* of the whole screen */
     char unknown[64]; /* the first unknown sequence */
     char sequence[256];
     size_t sequence_len;
