@@ -27,7 +27,7 @@ enum { SOAK_DEFAULT_S = 10 };
 #else
 enum { SOAK_DEFAULT_S = 20 };
 #endif
-enum { PAGE = 16, CONTEXT = 512, REPLY = 64, STREAMS = 12, HISTORY = 32 };
+enum { PAGE = 16, CONTEXT = 512, REPLY = 64, STREAMS = 12, HISTORY = 32, WAIT_MS = 120000 };
 
 typedef struct ask {
     int32_t tokens[CONTEXT];
@@ -46,7 +46,7 @@ typedef struct live {
     ticket *t;
     ask a;
     reply got;
-    int cancel_at; /* tokens; -1: never */
+    int cancel_at; /* tokens; 0: at once, -1: never */
     bool leaves;   /* frees without reading to the end */
 } live;
 
@@ -140,9 +140,10 @@ static void new_ask(soak *s, ask *a) {
 static void begin(soak *s, live *l) {
     new_ask(s, &l->a);
     l->got = (reply){0};
-    l->cancel_at = below(s, 5) == 0 ? (int)below(s, 20) : -1;
+    l->cancel_at = below(s, 5) > 0 ? -1 : below(s, 3) == 0 ? 0 : (int)below(s, 20);
     l->leaves = below(s, 20) == 0;
     l->t = submit(s->run, &l->a);
+    if (l->cancel_at == 0) ticket_cancel(l->t);
     s->n_asked++;
 }
 
@@ -160,7 +161,7 @@ static void compare(soak *s, live *l) {
     reply want = {0};
     run_event ev = {0};
     ticket *t = submit(s->lone, &l->a);
-    while (ticket_next(t, &ev, 20000) == OK && ev.kind == RUN_EVENT_TOKEN) {
+    while (ticket_next(t, &ev, WAIT_MS) == OK && ev.kind == RUN_EVENT_TOKEN) {
         want.tokens[want.n++] = ev.pick.token;
     }
     ticket_free(t);
@@ -256,6 +257,8 @@ static void one_round(soak *s) {
     }
     if (below(s, 50) == 0) ask_badly(s);
     if (below(s, 400) == 0) paged_toy_fail(s->toy, ERR_INTERNAL);
+    /* Quick: whole replies wait to be read. Slow: cancels come in the middle of them. */
+    if (below(s, 100) == 0) paged_toy_slow(s->toy, (int)below(s, 2));
     if (below(s, 2000) != 0) return;
     drain(s);
     close_engine(s);
@@ -269,7 +272,8 @@ static void random_load_gives_right_answers(void **state) {
     int64_t at_least = getenv("TANDEM_LONG") != NULL ? 10000 : 1000;
     soak *s = mem_alloc(sizeof *s);
     rand_init(&s->rand, 99, 1);
-    snprintf(s->dir, sizeof s->dir, "/tmp/tandem-soak-%d", (int)getpid());
+    snprintf(s->dir, sizeof s->dir, "/tmp/tandem-soak-XXXXXX");
+    assert_non_null(mkdtemp(s->dir));
     open_engine(s);
     open_lone(s);
     uint64_t start = clock_mono_ms();
