@@ -344,11 +344,8 @@ static void do_after_tokens(const json *step) {
     JSON_EACH(m, json_get(start, "messages")) put_message(other, m);
     other->max_tokens = (int32_t)max_tokens;
     collect(other, submit(other), 0);
-    if (goes_on) {
-        collect(stream_chat, stream_ticket, 0);
-    } else {
-        ticket_free(stream_ticket);
-    }
+    if (goes_on) collect(stream_chat, stream_ticket, 0);
+    if (!goes_on) ticket_free(stream_ticket);
 }
 
 static void do_warm(const json *step) {
@@ -789,7 +786,8 @@ int main(void) {
     char dir[1024];
     err e = ERR_INIT;
     snprintf(dir, sizeof dir, "%s/engine", vectors_cases_dir());
-    snprintf(cache_dir, sizeof cache_dir, "/tmp/tandem-cases-%d", (int)getpid());
+    snprintf(cache_dir, sizeof cache_dir, "/tmp/tandem-cases-XXXXXX");
+    if (mkdtemp(cache_dir) == NULL) return 1;
     log_open(&(log_options){.fd = -1, .level = LOG_WARN, .rank = -1, .sink = keep_line});
     if (dir_each(dir, each_case, dir, &e) != OK) {
         printf("%s: %s\n", dir, e.msg);
