@@ -39,7 +39,9 @@ enum { SOAK_DEFAULT_S = 20, IS_SANITIZED = 1 };
 #else
 enum { SOAK_DEFAULT_S = 120, IS_SANITIZED = 0 };
 #endif
-enum { CLIENTS = 10, ASKS = 3000, ANSWER_MS = 240000, GROWN_KIB = 6144 };
+enum { CLIENTS = 10, ASKS = 3000, ANSWER_MS = 240000, REST_MS = 120000, GROWN_KIB = 6144 };
+/* At least so many replies are compared, however slow the machine is. */
+enum { COMPARED_LEAST = 60 };
 /* Rows of this word's only token go wrong; no document holds it. */
 #define FAULT_WORD " Europe"
 
@@ -116,7 +118,7 @@ static int get(const daemon_process *d, const char *path, buf *body) {
     wire_open_unix(&w, d->socket_path);
     if (w.fd < 0) return 0;
     wire_request(&w, "GET", path, "Connection: close\r\n", NULL);
-    wire_read(&w, &a, 30000);
+    wire_read(&w, &a, ANSWER_MS);
     int status = a.status;
     if (body != NULL) buf_append(body, a.body.data, a.body.len);
     wire_answer_release(&a);
@@ -422,12 +424,17 @@ static int64_t count_fds(const soak *s) {
     return n;
 }
 
+static bool has_more(const reading *now, const reading *before) {
+    return before != NULL && (now->n_fds > before->n_fds || now->n_threads > before->n_threads);
+}
+
 /* Waits until nothing runs and no page is held by a stream; then reads memory and descriptors when
- * they have come to rest. The gate is closed. */
-static reading rest(soak *s) {
+ * they have come to rest: for a second, and until there are no more than before, where that is known.
+ * The gate is closed. */
+static reading rest(soak *s, const reading *before) {
     char path[64];
     reading now = {0};
-    uint64_t deadline = clock_mono_ms() + 120000;
+    uint64_t deadline = clock_mono_ms() + REST_MS;
     for (;;) {
         buf text = BUF_INIT;
         assert_int_equal(get(&s->tested, "/metrics", &text), 200);
@@ -444,7 +451,8 @@ static reading rest(soak *s) {
     }
     now.n_fds = INT64_MAX;
     snprintf(path, sizeof path, "/proc/%d/status", (int)s->tested.pid);
-    for (int i = 0; i < 40; i++) { /* connections that were left close by and by */
+    /* Connections that were left close by and by. */
+    for (int i = 0; i < 40 || (has_more(&now, before) && clock_mono_ms() < deadline); i++) {
         buf text = BUF_INIT;
         int64_t n_fds = count_fds(s);
         assert_int_equal(file_read(path, &text, 65536, NULL), OK);
@@ -497,13 +505,14 @@ static void watch(soak *s, uint64_t start_ms, uint64_t limit_ms) {
     reading last;
     for (int n_stops = 0, has_first = 0; !atomic_load(&s->is_over);) {
         uint64_t spent = clock_mono_ms() - start_ms;
-        if (spent >= limit_ms) break;
+        bool has_enough = s->n_compared >= COMPARED_LEAST && s->n_bad > 0;
+        if (spent >= limit_ms && has_enough) break;
         if (n_stops < 4 && spent > limit_ms * (uint64_t)(n_stops + 1) / 15) {
             stop_and_start(s, n_stops++ % 2 == 0);
         }
         if (!has_first && spent > limit_ms / 2) {
             pthread_rwlock_wrlock(&s->gate);
-            first = rest(s);
+            first = rest(s, NULL);
             print_state(s, "half way", &first);
             has_first = 1;
             pthread_rwlock_unlock(&s->gate);
@@ -512,7 +521,7 @@ static void watch(soak *s, uint64_t start_ms, uint64_t limit_ms) {
     }
     pthread_rwlock_wrlock(&s->gate);
     if (s->fault[0] == '\0') {
-        last = rest(s);
+        last = rest(s, first.n_threads > 0 ? &first : NULL);
         print_state(s, "end", &last);
         if (first.n_threads > 0)
             judge(s, &first, &last);
@@ -579,8 +588,9 @@ static void random_load_over_http(void **state) {
         pthread_join(clients[i].thread, NULL);
     }
     if (s->fault[0] != '\0') fail_msg("%s", s->fault);
-    /* How many are refused depends on what else the machine does. */
-    assert_true(s->n_compared > (s->n_done - s->n_refused) / 2 && s->n_bad > 0);
+    /* How many are refused, and lost in stops, depends on what else the machine does. */
+    int64_t n_whole = s->n_done - s->n_refused - s->n_lost;
+    assert_true(s->n_compared > n_whole / 2 && s->n_bad > 0);
     assert_int_equal(stop(&s->tested, SIGTERM), 0);
     assert_int_equal(stop(&s->lone, SIGTERM), 0);
     check_log(s);
