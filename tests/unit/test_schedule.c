@@ -235,11 +235,40 @@ static void thirty_two_streams_equal_one(void **state) {
     close_side(&s);
 }
 
+/* A reader that takes nothing holds up its own stream, and only when it is thousands of events behind;
+ * then nothing is lost. */
+static void a_reader_far_behind_waits_alone(void **state) {
+    (void)state;
+    enum { MANY = 17000, MOST_BEHIND = 16384, SURELY = 16000 };
+    static int32_t tokens[MANY];
+    side s;
+    run_progress p;
+    int32_t before;
+    open_side(&s, 2, 2 * 160, 160 * PAGE);
+    ticket *unread = submit(&s, &(wish){1, 10, MANY, 0});
+    do {
+        sleep_ms(1);
+        ticket_progress(unread, &p);
+    } while (p.n_generated < SURELY);
+    do { /* until it stands still while another one is served */
+        before = p.n_generated;
+        (void)finish(submit(&s, &(wish){2, 10, 8, 0}), NULL, RUN_END_LENGTH);
+        ticket_progress(unread, &p);
+    } while (p.n_generated > before);
+    assert_in_range(p.n_generated, SURELY, MOST_BEHIND);
+    memset(tokens, 0xff, sizeof tokens);
+    p = finish(unread, tokens, RUN_END_LENGTH);
+    assert_int_equal(p.n_generated, MANY);
+    assert_true(tokens[0] >= 0 && tokens[MANY - 1] >= 0);
+    close_side(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_short_prompt_is_not_stuck_behind_a_long_one),
         cmocka_unit_test(background_comes_last), cmocka_unit_test(a_large_request_gets_its_pages),
         cmocka_unit_test(a_cancel_takes_one_step_at_most),
+        cmocka_unit_test(a_reader_far_behind_waits_alone),
         cmocka_unit_test(thirty_two_streams_equal_one)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
