@@ -176,12 +176,6 @@ void model_close(model *m) {
     if (m == NULL) {
         return;
     }
-    /* A step that failed may still be under way, and giving its memory back would wait without end for
-     * what waits there for a lost rank; this wait looks after the exchange. */
-    if (m->k.device != NULL) {
-        m->k.rc = OK;
-        m->ops->wait(&m->k);
-    }
     for (int i = 0; m->slots != NULL && i < m->options.n_slots; i++) {
         mem_free(m->slots[i].recent);
     }
@@ -190,6 +184,13 @@ void model_close(model *m) {
         if (m->graphs[i].graph != NULL) {
             m->ops->graph_free(m->graphs[i].graph);
         }
+    }
+    /* A step that failed may still be under way, and giving its memory back would wait without end for
+     * what waits there for a lost rank; this wait looks after the exchange. Behind the graphs (one that
+     * is under way goes when it ends), because NCCL's end waits for them. */
+    if (m->k.device != NULL) {
+        m->k.rc = OK;
+        m->ops->wait(&m->k);
     }
     for (size_t i = 0; i < m->n_owned; i++) {
         m->ops->mem_free(m->owned[i]);
