@@ -334,9 +334,11 @@ int exchange_nccl_open(exchange *control, size_t max_bytes, exchange **out, err 
     x->piece_bytes = max_bytes == 0 ? (size_t)64 << 20 : max_bytes;
     if (rc == OK) rc = cuda_find_device(&x->device, e);
     if (rc == OK) rc = library_open(&x->nccl, e);
-    if (rc == OK)
-        rc = cuda_check(e, cudaMalloc((void **)&x->parts, (size_t)rank_world[1] * x->piece_bytes),
-            "buffers of the exchange");
+    const size_t bytes = (size_t)rank_world[1] * x->piece_bytes;
+    if (rc == OK && cudaMalloc((void **)&x->parts, bytes) != cudaSuccess) {
+        (void)cudaGetLastError();
+        rc = cuda_no_memory(e, "the exchange of ranks", bytes);
+    }
     if (rc == OK) {
         x->base.control = control;
         rc = connect_ranks(x, e);

@@ -176,7 +176,10 @@ static int make_own(peer_exchange *x, peer_card *card, err *e) {
     const size_t bytes = (size_t)(x->base.world - 1) * sizeof(peer_inbox);
     cudaDeviceProp p;
     int rc = cuda_check(e, cudaGetDeviceProperties(&p, x->device), "reading the GPU");
-    if (rc == OK) rc = cuda_check(e, cudaMalloc((void **)&x->own, bytes), "inboxes");
+    if (rc == OK && cudaMalloc((void **)&x->own, bytes) != cudaSuccess) {
+        (void)cudaGetLastError();
+        rc = cuda_no_memory(e, "the exchange of ranks", bytes);
+    }
     if (rc == OK) rc = cuda_check(e, cudaMemset(x->own, 0, bytes), "inboxes");
     if (rc == OK)
         rc = cuda_check(
