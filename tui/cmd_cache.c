@@ -22,8 +22,13 @@ static void put_entries(const json *v) {
         char count[32];
         (void)json_i64(json_get(x, "id"), &id);
         (void)json_i64(json_get(x, "tokens"), &n);
+        bool is_on_disk = json_is_true(json_get(x, "on_disk"));
+        const json *memory = json_get(x, "in_memory");
+        bool is_disk_only = is_on_disk && json_is_bool(memory) && !json_is_true(memory);
         cmd_printf("%8lld  %8s tokens%s\n", (long long)id, cmd_count_text(n, count),
-            json_is_true(json_get(x, "on_disk")) ? "  on disk" : "");
+            is_disk_only ? "  on disk only"
+            : is_on_disk ? "  on disk"
+                         : "");
     }
     double bytes = 0;
     char text[32];

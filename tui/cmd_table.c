@@ -468,7 +468,7 @@ static const cmd_entry ENTRIES[] = {
         REQUESTS_OPTIONS, COMPLETE_NONE, cmd_api_requests},
     {"cache", "list", "", 0, 0, "what the cache of prompts holds",
         "Beginnings of earlier requests, which the engine need not compute again: number, tokens, and "
-        "whether a copy is on the disk.",
+        "whether a copy is on the disk, or nothing but that, as of earlier starts.",
         JSON_ONLY, COMPLETE_NONE, cmd_cache_list},
     {"cache", "rm", "ID...", 1, -1, "forget entries of the cache", NULL, JSON_ONLY, COMPLETE_NONE,
         cmd_cache_rm},

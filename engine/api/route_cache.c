@@ -16,6 +16,7 @@ static void put_entries(const run_entry *list, int32_t n, json_w *w) {
         json_w_object(w);
         json_w_ku64(w, "id", list[i].id);
         json_w_ki64(w, "tokens", list[i].n_tokens);
+        json_w_kbool(w, "in_memory", list[i].is_in_memory);
         json_w_kbool(w, "on_disk", list[i].is_on_disk);
         json_w_close(w);
     }
@@ -35,16 +36,25 @@ static void put_disk(const run_stats *s, json_w *w) {
     json_w_close(w);
 }
 
-void route_cache(http_request *q) {
+/* A disk that takes long is no failure of the engine: its own words are told. */
+static void fail(http_request *q, const err *why) {
     api_error e;
+    if (why->code == ERR_TIMEOUT) {
+        api_set(&e, 503, "server_error", NULL, why->msg);
+    } else {
+        api_from_err(&e, why);
+    }
+    http_fail(q, &e);
+}
+
+void route_cache(http_request *q) {
     err why = ERR_INIT;
     int32_t n = 0;
     run_stats s;
     run_entry *list = mem_array(ENTRIES_MAX, sizeof *list);
     int rc = run_entries(q->api->options.run, list, ENTRIES_MAX, &n, &why);
     if (rc != OK) {
-        api_from_err(&e, &why);
-        http_fail(q, &e);
+        fail(q, &why);
         mem_free(list);
         return;
     }
@@ -65,12 +75,10 @@ void route_cache(http_request *q) {
 }
 
 void route_cache_wipe(http_request *q) {
-    api_error e;
     err why = ERR_INIT;
     run_wiped x;
     if (run_entries_wipe(q->api->options.run, &x, &why) != OK) {
-        api_from_err(&e, &why);
-        http_fail(q, &e);
+        fail(q, &why);
         return;
     }
     LOG(LOG_INFO, "cache", "wiped", "entries=%d kept=%d disk_bytes=%llu", x.n_entries, x.n_kept,
@@ -89,13 +97,17 @@ void route_cache_drop(http_request *q) {
     int rc = parse_u64(q->path + strlen("/tandem/v1/cache/"), &id);
     if (rc != OK) {
         api_bad(&e, "id", NULL, "the id of an entry is a number");
-    } else {
-        rc = run_entry_drop(q->api->options.run, id, &was_on_disk, &why);
-        if (rc == ERR_NOT_FOUND) api_set(&e, 404, "invalid_request_error", NULL, why.msg);
-        if (rc != OK && rc != ERR_NOT_FOUND) api_from_err(&e, &why);
+        http_fail(q, &e);
+        return;
+    }
+    rc = run_entry_drop(q->api->options.run, id, &was_on_disk, &why);
+    if (rc == ERR_NOT_FOUND) {
+        api_set(&e, 404, "invalid_request_error", NULL, why.msg);
+        http_fail(q, &e);
+        return;
     }
     if (rc != OK) {
-        http_fail(q, &e);
+        fail(q, &why);
         return;
     }
     buf body = BUF_INIT;

@@ -69,7 +69,7 @@ void disk_line_seal(disk_line *line) {
 
 bool disk_line_fits(const disk_cache *d, const disk_line *line) {
     disk_line record = *line;
-    if (line->type == DISK_FORGOTTEN) record.type = line->reserved;
+    if (line->type == DISK_FORGOTTEN) record.type = line->extra;
     return line->magic == LINE_MAGIC && line->crc == crc32c(0, line, offsetof(disk_line, crc)) &&
            record.type >= DISK_PAGE && record.type <= DISK_TAIL &&
            line->n_tokens <= (uint32_t)d->o.page_tokens &&
@@ -79,6 +79,12 @@ bool disk_line_fits(const disk_cache *d, const disk_line *line) {
 void disk_segment_path(const disk_cache *d, uint64_t number, buf *out) {
     buf_reset(out);
     buf_printf(out, "%s/segment-%010llu", d->dir, (unsigned long long)number);
+}
+
+uint64_t disk_segment_size(const disk_segment *s) {
+    uint64_t bytes = atomic_load(&s->bytes);
+    uint64_t hole = atomic_load(&s->hole_bytes);
+    return (bytes > hole ? bytes - hole : 0) + atomic_load(&s->manifest_bytes);
 }
 
 void disk_dropped(disk_cache *d, const char *why, const char *what) {
@@ -120,8 +126,14 @@ bool disk_index_add(disk_cache *d, const disk_line *line) {
     if (i < 0) return false;
     d->first_free = d->entries[i].next;
     int32_t *bucket = &d->buckets[bucket_of(d, line->type, index_hash(line))];
-    d->entries[i] = (disk_entry){.line = *line, .next = *bucket};
+    int32_t *child = &d->children[bucket_of(d, DISK_PAGE, &line->parent)];
+    d->entries[i] =
+        (disk_entry){.line = *line, .next = *bucket, .next_child = -1, .serial = ++d->n_serials};
     *bucket = i;
+    if (line->type == DISK_PAGE) {
+        d->entries[i].next_child = *child;
+        *child = i;
+    }
     atomic_fetch_add_explicit(&d->n_records, 1, memory_order_relaxed);
     return true;
 }
@@ -133,14 +145,94 @@ void disk_index_remove(disk_cache *d, int32_t i) {
         link = &d->entries[*link].next;
     }
     *link = d->entries[i].next;
+    link = &d->children[bucket_of(d, DISK_PAGE, &line->parent)];
+    while (line->type == DISK_PAGE && *link != i) {
+        link = &d->entries[*link].next_child;
+    }
+    if (line->type == DISK_PAGE) *link = d->entries[i].next_child;
     line->type = 0;
     d->entries[i].next = d->first_free;
     d->first_free = i;
     atomic_fetch_sub_explicit(&d->n_records, 1, memory_order_relaxed);
 }
 
+void disk_index_clear(disk_cache *d) {
+    for (int32_t i = 0; i < d->entries_cap; i++) {
+        d->entries[i].line.type = 0;
+        d->entries[i].next = i + 1 < d->entries_cap ? i + 1 : -1;
+    }
+    d->first_free = 0;
+    memset(d->buckets, 0xff, d->n_buckets * sizeof *d->buckets);
+    memset(d->children, 0xff, d->n_buckets * sizeof *d->children);
+    atomic_store(&d->n_records, 0);
+}
+
+int32_t disk_index_page(const disk_cache *d, const prefix_hash *self) {
+    int32_t i = d->buckets[bucket_of(d, DISK_PAGE, self)];
+    while (i >= 0 &&
+           !(d->entries[i].line.type == DISK_PAGE && same_hash(&d->entries[i].line.self, self))) {
+        i = d->entries[i].next;
+    }
+    return i;
+}
+
+static int32_t next_child(const disk_cache *d, int32_t i, const prefix_hash *parent) {
+    while (i >= 0 && !same_hash(&d->entries[i].line.parent, parent)) {
+        i = d->entries[i].next_child;
+    }
+    return i;
+}
+
+int32_t disk_index_child(const disk_cache *d, const prefix_hash *parent) {
+    return next_child(d, d->children[bucket_of(d, DISK_PAGE, parent)], parent);
+}
+
+int32_t disk_index_sibling(const disk_cache *d, int32_t i) {
+    return next_child(d, d->entries[i].next_child, &d->entries[i].line.parent);
+}
+
+bool disk_index_needs(const disk_cache *d, const prefix_hash *self) {
+    const disk_name mark = {.type = DISK_MARK, .self = *self, .parent = *self};
+    if (disk_index_find(d, &mark) >= 0 || disk_index_child(d, self) >= 0) return true;
+    int32_t i = d->buckets[bucket_of(d, DISK_TAIL, self)];
+    while (i >= 0 &&
+           !(d->entries[i].line.type == DISK_TAIL && same_hash(&d->entries[i].line.parent, self))) {
+        i = d->entries[i].next;
+    }
+    return i >= 0;
+}
+
 bool disk_has(disk_cache *d, const disk_name *name) {
     return disk_index_find(d, name) >= 0;
+}
+
+void disk_look(disk_cache *d) {
+    d->n_looks++;
+}
+
+bool disk_pass(disk_cache *d, const disk_name *name) {
+    int32_t i = disk_index_find(d, name);
+    bool is_there = i >= 0;
+    for (; i >= 0; i = d->entries[i].next) { /* twice, if it was given while it was on its way */
+        if (is_named(&d->entries[i].line, name)) d->entries[i].look = d->n_looks;
+    }
+    return is_there;
+}
+
+static disk_name name_of(const disk_line *line) {
+    return (disk_name){(int32_t)line->type, (int32_t)line->n_tokens, line->self, line->parent,
+        (int32_t)line->extra};
+}
+
+int32_t disk_next_state(const disk_cache *d, int32_t i, disk_state *out) {
+    for (i++; i < d->entries_cap; i++) {
+        const disk_entry *x = &d->entries[i];
+        bool is_state = x->line.type == DISK_MARK || x->line.type == DISK_TAIL;
+        if (!is_state || x->look == d->n_looks) continue;
+        *out = (disk_state){.serial = x->serial, .name = name_of(&x->line)};
+        return i;
+    }
+    return -1;
 }
 
 void disk_each_tail(disk_cache *d, const prefix_hash *parent,
@@ -149,7 +241,7 @@ void disk_each_tail(disk_cache *d, const prefix_hash *parent,
     for (; i >= 0; i = d->entries[i].next) {
         const disk_line *line = &d->entries[i].line;
         if (line->type != DISK_TAIL || !same_hash(&line->parent, parent)) continue;
-        disk_name name = {DISK_TAIL, (int32_t)line->n_tokens, line->self, line->parent};
+        disk_name name = name_of(line);
         if (!fn(ctx, &name)) return;
     }
 }
@@ -200,15 +292,13 @@ static void make_index(disk_cache *d) {
     n = n < ENTRIES_MIN ? ENTRIES_MIN : n > ENTRIES_MAX ? ENTRIES_MAX : n;
     d->entries_cap = (int32_t)n;
     d->entries = mem_array(n, sizeof *d->entries);
-    for (int32_t i = 0; i < d->entries_cap; i++) {
-        d->entries[i].next = i + 1 < d->entries_cap ? i + 1 : -1;
-    }
     d->n_buckets = 1024;
     while (d->n_buckets < n) {
         d->n_buckets *= 2;
     }
     d->buckets = mem_array(d->n_buckets, sizeof *d->buckets);
-    memset(d->buckets, 0xff, d->n_buckets * sizeof *d->buckets);
+    d->children = mem_array(d->n_buckets, sizeof *d->children);
+    disk_index_clear(d);
 }
 
 static int make_buffers(disk_cache *d, err *e) {
@@ -238,6 +328,7 @@ static void free_parts(disk_cache *d) {
     spsc_free(d->news);
     mem_free(d->entries);
     mem_free(d->buckets);
+    mem_free(d->children);
     mem_free(d->slots);
     mem_free(d->read_buffer);
     mem_free(d);
@@ -250,6 +341,7 @@ int disk_open(const disk_options *options, disk_cache **out, err *e) {
     d->lock_fd = d->manifest_fd = -1;
     d->i_current = -1;
     d->epoch = 1;
+    d->is_alone = true;
     for (int i = 0; i < DISK_SEGMENTS; i++) {
         d->segments[i].fd = -1;
     }
@@ -263,6 +355,7 @@ int disk_open(const disk_options *options, disk_cache **out, err *e) {
         make_index(d);
         rc = disk_manifest_open(d, e);
     }
+    d->is_alone = false;
     if (rc == OK && pthread_create(&d->thread, NULL, disk_writer, d) != 0) {
         rc = err_set(e, ERR_MEMORY, "no thread for the disk cache");
     }
@@ -279,8 +372,9 @@ void disk_close(disk_cache *d) {
     atomic_store(&d->is_closing, 1);
     spsc_close(d->jobs);
     pthread_join(d->thread, NULL);
-    d->has_ended = true;
+    d->is_alone = true;
     disk_poll(d); /* what was to be forgotten as soon as it is there */
+    disk_tidy(d);
     free_parts(d);
 }
 
@@ -373,8 +467,10 @@ void disk_give(disk_cache *d, const disk_place *place, const disk_name *name, bo
         .line = {.type = (uint32_t)name->type,
             .self = name->self,
             .parent = name->parent,
-            .n_tokens = (uint32_t)name->n_tokens}};
+            .n_tokens = (uint32_t)name->n_tokens,
+            .extra = (uint32_t)name->n_all}};
     job.line.len = disk_content_bytes(d, &job.line);
+    d->n_given++;
     bool is_given = spsc_push(d->jobs, &job);
     CHECK(is_given); /* there are no more slots than places in the ring */
 }
@@ -387,9 +483,6 @@ static void take_news(disk_cache *d, const disk_news *n) {
     case DISK_NEWS_ENTRY:
         disk_index_add(d, &n->line);
         disk_forget_doomed(d, &n->line);
-        return;
-    case DISK_NEWS_FORGOTTEN:
-        d->n_forgets--;
         return;
     case DISK_NEWS_FAILED:
         d->epoch++;
@@ -411,9 +504,11 @@ static void take_news(disk_cache *d, const disk_news *n) {
 
 void disk_poll(disk_cache *d) {
     disk_news n;
+    uint64_t n_settled = atomic_load(&d->n_settled);
     while (spsc_pop(d->news, &n, 0) == OK) {
         take_news(d, &n);
     }
+    disk_forget_settle(d, n_settled);
 }
 
 uint32_t disk_epoch(const disk_cache *d) {
@@ -428,8 +523,7 @@ void disk_count(disk_cache *d, disk_counts *out) {
         .n_errors = atomic_load(&d->n_errors)};
     for (int i = 0; i < DISK_SEGMENTS; i++) {
         if (d->segments[i].number != 0) {
-            out->bytes +=
-                atomic_load(&d->segments[i].bytes) + atomic_load(&d->segments[i].manifest_bytes);
+            out->bytes += disk_segment_size(&d->segments[i]);
         }
     }
 }

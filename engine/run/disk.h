@@ -45,6 +45,7 @@ typedef struct disk_name {
     int32_t n_tokens;   /* of the page or tail; 0 for DISK_MARK */
     prefix_hash self;   /* of the sequence up to and with these tokens */
     prefix_hash parent; /* of the whole pages before them (DISK_MARK: the same as self) */
+    int32_t n_all;      /* no part of the name: tokens of the sequence, for lists; 0: not known */
 } disk_name;
 
 /* Makes the folder, takes its lock, reads the manifest, starts the writer. */
@@ -58,6 +59,17 @@ bool disk_has(disk_cache *d, const disk_name *name);
 /* Calls fn with each tail below parent until it returns false. */
 void disk_each_tail(disk_cache *d, const prefix_hash *parent,
     bool (*fn)(void *ctx, const disk_name *name), void *ctx);
+
+/* The saved states (marks and tails) that are there, each with a number that is never used again. A new
+ * look begins with disk_look; disk_pass tells whether a state is there, and then the look goes on
+ * without it; disk_next_state gives the next one behind place i (-1: the first), -1: no more. */
+typedef struct disk_state {
+    uint64_t serial;
+    disk_name name;
+} disk_state;
+void disk_look(disk_cache *d);
+bool disk_pass(disk_cache *d, const disk_name *name);
+int32_t disk_next_state(const disk_cache *d, int32_t i, disk_state *out);
 
 /* While a prefix is loaded no segment goes away. */
 void disk_load_begin(disk_cache *d);
@@ -73,21 +85,32 @@ int disk_read(disk_cache *d, const disk_name *name, disk_record *out, err *e);
 
 /* ---- forgetting ---- */
 
-/* The record is not found again, here or after a restart, and its bytes are overwritten; the writer
- * does that in a moment. A record that is still on its way to the disk is forgotten when it is there. */
-void disk_forget(disk_cache *d, const disk_name *name);
+/* What is forgotten is not found again, here or after a restart. After disk_forget_end the writer wipes
+ * the bytes and the names of what was forgotten since the last time, gives the room back, and removes
+ * the files that hold nothing else; disk_is_quiet (any thread) tells when it is through, with that and
+ * with what was still on its way to the disk. */
+
+/* Room for n records to be forgotten at once; without it some may stay. */
+bool disk_can_forget(const disk_cache *d, int32_t n);
+/* is_given: it may be on its way to the disk; it is forgotten when it is there. False: there is none. */
+bool disk_forget(disk_cache *d, const disk_name *name, bool is_given);
 /* Pages of one sequence, from its end: chain[i + 1] is the parent of chain[i], for i < n. Forgets them
- * from the first on, up to one that another record needs. */
+ * from the first on, up to one that another record needs, and pages behind them that no state needs.
+ * False: there was none. */
 typedef struct disk_link {
     prefix_hash hash;
     bool is_given; /* may be on its way to the disk */
 } disk_link;
-void disk_forget_pages(disk_cache *d, const disk_link *chain, int32_t n);
+bool disk_forget_pages(disk_cache *d, const disk_link *chain, int32_t n);
+/* The same for one page; *parent is its parent. False: there is none, or another record needs it. */
+bool disk_forget_page(disk_cache *d, const prefix_hash *self, prefix_hash *parent);
+void disk_forget_end(disk_cache *d);
+bool disk_is_quiet(disk_cache *d);
 
 /* Everything is forgotten: what was written and what is on its way. The files go after what the writer
- * has in hand; disk_wiped (any thread) then reaches the number that is given back. */
-uint64_t disk_wipe(disk_cache *d);
-uint64_t disk_wiped(disk_cache *d);
+ * has in hand; disk_is_quiet tells when. False: so many wait for the writer that this one has to be
+ * asked for again. */
+bool disk_wipe(disk_cache *d);
 
 /* ---- writing ---- */
 
@@ -107,6 +130,8 @@ void disk_return(disk_cache *d, const disk_place *place);
 void disk_poll(disk_cache *d);
 /* Grows whenever records that were given may be missing: give them again if they matter. */
 uint32_t disk_epoch(const disk_cache *d);
+/* Some of what was given is on its way: not to be found yet, and perhaps on disk already. */
+bool disk_is_writing(const disk_cache *d);
 /* disk_take_place would give one. */
 bool disk_has_room(const disk_cache *d);
 

@@ -12,14 +12,14 @@
 #define DISK_SLOTS 8
 #define DISK_GROUP 64 /* records that go to the manifest together at most */
 #define DISK_SEGMENTS 256
-/* Records on their way to being forgotten; what comes beyond waits for its time. */
-#define DISK_FORGETS 8192
-/* Of these places so many are for wipes alone. */
+/* Records on their way to being forgotten: more than the longest prefix has pages. */
+#define DISK_FORGETS 16384
+/* Of these places so many are for wipes and ends alone. */
 #define DISK_WIPES 16
 /* Records that may be given and not be in the index yet. */
 #define DISK_NEWS 512
 #define DISK_PENDING (DISK_GROUP + DISK_SLOTS + DISK_NEWS)
-/* In a manifest, behind the line of a record: it counts no longer. Its type stands in `reserved`. */
+/* In a manifest, behind the line of a record: it counts no longer. Its type stands in `extra`. */
 #define DISK_FORGOTTEN 4
 #define DISK_PATH 4096
 
@@ -38,12 +38,16 @@ typedef struct disk_line {
     uint64_t segment, offset, len; /* of the content behind this head */
     prefix_hash self, parent;
     uint32_t n_tokens, content_crc;
-    uint32_t reserved, crc; /* of all bytes before crc */
+    uint32_t extra; /* tokens of the sequence, for lists; 0: not known */
+    uint32_t crc;   /* of all bytes before crc */
 } disk_line;
 
 typedef struct disk_entry {
     disk_line line; /* type 0: free */
     int32_t next;
+    int32_t next_child; /* of a page: the next one in the bucket of its parent */
+    uint32_t look;      /* number of the look that passed it */
+    uint64_t serial;
 } disk_entry;
 
 /* Segments are named by their place here in entries' lookups; the step thread opens and closes
@@ -52,10 +56,12 @@ typedef struct disk_segment {
     _Atomic uint64_t number; /* 0: free */
     _Atomic uint64_t last_used_s;
     _Atomic uint64_t bytes, manifest_bytes;
-    _Atomic int fd; /* -1: none */
+    _Atomic uint64_t hole_bytes; /* of bytes: given back to the file system */
+    _Atomic int fd;              /* -1: none */
+    int32_t n_live, n_gone;      /* writer: lines of its manifest that count, and that do not */
 } disk_segment;
 
-enum { DISK_NEWS_SLOT, DISK_NEWS_ENTRY, DISK_NEWS_FAILED, DISK_NEWS_DROPPED, DISK_NEWS_FORGOTTEN };
+enum { DISK_NEWS_SLOT, DISK_NEWS_ENTRY, DISK_NEWS_FAILED, DISK_NEWS_DROPPED };
 typedef struct disk_news {
     int32_t kind, i_slot;
     disk_line line; /* DROPPED: segment */
@@ -64,12 +70,12 @@ typedef struct disk_news {
 /* A record that was on its way to the disk when it was to be forgotten. */
 typedef struct disk_doom {
     disk_name name;
-    uint64_t until_ms; /* 0: none */
+    uint64_t number; /* it is among the first so many that were given; 0: none */
 } disk_doom;
 
-enum { DISK_JOB_FORGET = -1, DISK_JOB_WIPE = -2 };
+enum { DISK_JOB_FORGET = -1, DISK_JOB_WIPE = -2, DISK_JOB_TIDY = -3 };
 typedef struct disk_job {
-    int32_t i_slot; /* DISK_JOB_FORGET: the line; DISK_JOB_WIPE */
+    int32_t i_slot; /* DISK_JOB_FORGET: the line; DISK_JOB_WIPE, DISK_JOB_TIDY */
     int32_t ends_group;
     disk_line line;
 } disk_job;
@@ -88,25 +94,32 @@ struct disk_cache {
     disk_entry *entries; /* [entries_cap] */
     int32_t entries_cap, first_free;
     int32_t *buckets;
+    int32_t *children; /* pages by their parents */
     uint32_t n_buckets;
+    uint64_t n_serials;
+    uint32_t n_looks;
     char *read_buffer; /* [sizeof(disk_line) + slot_bytes] */
     int32_t free_slots[DISK_SLOTS], n_free_slots;
     uint32_t epoch;
     uint64_t paused_until_ms;
-    int32_t n_forgets; /* in jobs, wipes too */
-    bool has_ended;    /* there is no writer any more */
-    uint64_t n_wipes_asked;
+    bool is_alone;      /* there is no writer yet, or no more */
+    bool has_forgotten; /* since the last end */
+    uint64_t n_given;   /* records, to the writer */
+    uint64_t n_arrived; /* of these: in the index, or lost; n_settled of the last poll */
     disk_doom doomed[DISK_PENDING];
-    int32_t i_doomed;
 
     /* Between. */
     char *slots; /* [DISK_SLOTS][sizeof(disk_line) + slot_bytes] */
     spsc *jobs, *news;
     pthread_t thread;
     _Atomic int is_closing;
+    _Atomic int32_t n_forgets;  /* in jobs or at work, wipes and ends too */
+    _Atomic int32_t n_doomed;   /* of doomed, in use */
+    _Atomic uint64_t n_settled; /* of those given: in the index, or lost */
 
     /* Writer. */
-    int manifest_fd; /* of the current segment */
+    uint64_t n_taken; /* of those given */
+    int manifest_fd;  /* of the current segment */
     uint64_t next_number;
     int32_t i_current; /* segment being written; -1: none */
     disk_line group[DISK_GROUP];
@@ -116,7 +129,6 @@ struct disk_cache {
     bool has_failed;      /* the rest of the group is not written */
     uint64_t cleaned_s;
 
-    _Atomic uint64_t n_wiped;
     _Atomic uint64_t n_written, n_read, n_records, n_dropped, n_errors;
 };
 
@@ -128,24 +140,44 @@ void disk_line_seal(disk_line *line);
 bool disk_line_fits(const disk_cache *d, const disk_line *line);
 void disk_manifest_path(const disk_cache *d, uint64_t number, buf *out);
 void disk_segment_path(const disk_cache *d, uint64_t number, buf *out);
+/* What it and its manifest take. */
+uint64_t disk_segment_size(const disk_segment *s);
 void disk_dropped(disk_cache *d, const char *why, const char *what);
 /* Index of the step thread. False when it is full. */
 bool disk_index_add(disk_cache *d, const disk_line *line);
 /* The entry of the name, -1: none. */
 int32_t disk_index_find(const disk_cache *d, const disk_name *name);
 void disk_index_remove(disk_cache *d, int32_t i);
+void disk_index_clear(disk_cache *d);
+/* The page that ends in this hash, -1: none. */
+int32_t disk_index_page(const disk_cache *d, const prefix_hash *self);
+/* A page behind that hash, or the next one behind page i; -1: none. */
+int32_t disk_index_child(const disk_cache *d, const prefix_hash *parent);
+int32_t disk_index_sibling(const disk_cache *d, int32_t i);
+/* A state or a page goes on from this hash. */
+bool disk_index_needs(const disk_cache *d, const prefix_hash *self);
 
-/* disk_forget.c: the writer's part, what came into the index and what a manifest says. */
-int disk_forget_now(disk_cache *d, const disk_line *line, err *e);
+/* disk_forget.c: what came into the index; all before n_settled did or is lost. */
 void disk_forget_doomed(disk_cache *d, const disk_line *line);
+void disk_forget_settle(disk_cache *d, uint64_t n_settled);
 /* True if the line takes a record away that was in the index. */
 bool disk_forget_line(disk_cache *d, const disk_line *line);
-int disk_flush_group(disk_cache *d, err *e);
+/* When it is opened: pages that no state needs, as a killed process leaves them. */
+void disk_forget_orphans(disk_cache *d);
+
+/* disk_tidy.c: the writer's part of forgetting, or of disk_close when it has ended. */
+int disk_forget_now(disk_cache *d, const disk_line *line, err *e);
+void disk_tidy(disk_cache *d);
 
 /* disk_manifest.c */
+void disk_segment_measure(disk_segment *s);
 int disk_manifest_open(disk_cache *d, err *e);
 
 /* disk_writer.c */
 void *disk_writer(void *arg);
+int disk_flush_group(disk_cache *d, err *e);
+/* Nothing is written to the current segment any more. */
+void disk_end_segment(disk_cache *d);
+void disk_drop_segment(disk_cache *d, int32_t i, const char *why);
 
 #endif

@@ -1,6 +1,7 @@
 /* What is on disk when the cache is opened: the manifest of each segment is read line by line. A torn
  * end is what a killed process leaves and is passed over; damage anywhere else means that nothing
- * can be trusted, and the folder is emptied. Old segments get no new records. */
+ * can be trusted, and the folder is emptied. Old segments get no new records. Pages that no state needs,
+ * which a killed process leaves, are forgotten: what is on disk belongs to something that is listed. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -28,9 +29,25 @@ static int remove_file(void *ctx, const char *name, err *e) {
     return OK;
 }
 
+/* The number in a name that is ours to the last digit; 0: it is not. */
+static uint64_t number_of(const char *name, const char *prefix) {
+    size_t n = strlen(prefix);
+    char *end = NULL;
+    if (strncmp(name, prefix, n) != 0 || name[n] < '0' || name[n] > '9') return 0;
+    uint64_t number = strtoull(name + n, &end, 10);
+    return *end == '\0' ? number : 0;
+}
+
 void disk_manifest_path(const disk_cache *d, uint64_t number, buf *out) {
     buf_reset(out);
     buf_printf(out, "%s/manifest-%010llu", d->dir, (unsigned long long)number);
+}
+
+void disk_segment_measure(disk_segment *s) {
+    struct stat st;
+    if (fstat(atomic_load(&s->fd), &st) != 0) return;
+    uint64_t size = (uint64_t)st.st_size, there = (uint64_t)st.st_blocks * 512;
+    atomic_store(&s->hole_bytes, size > there ? size - there : 0);
 }
 
 static int open_segment(disk_cache *d, int i, uint64_t number, const char *path) {
@@ -50,6 +67,7 @@ static int open_segment(disk_cache *d, int i, uint64_t number, const char *path)
     s->fd = fd;
     s->number = number;
     s->bytes = (uint64_t)st.st_size;
+    disk_segment_measure(s);
     s->last_used_s = (uint64_t)st.st_mtime;
     return OK;
 }
@@ -58,20 +76,18 @@ static int open_segment(disk_cache *d, int i, uint64_t number, const char *path)
 static int find_segment(void *ctx, const char *name, err *e) {
     disk_cache *d = ctx;
     char path[DISK_PATH + 300];
-    char *end = NULL;
     (void)e;
-    bool is_segment = strncmp(name, SEGMENT_PREFIX, strlen(SEGMENT_PREFIX)) == 0;
-    if (!is_segment && strncmp(name, MANIFEST_PREFIX, strlen(MANIFEST_PREFIX)) != 0) return OK;
-    uint64_t number = strtoull(strchr(name, '-') + 1, &end, 10);
-    if (number >= d->next_number) d->next_number = number + 1;
-    if (!is_segment) return OK;
+    uint64_t number = number_of(name, SEGMENT_PREFIX);
+    uint64_t of_manifest = number_of(name, MANIFEST_PREFIX);
+    uint64_t most = number > of_manifest ? number : of_manifest;
+    if (most >= d->next_number) d->next_number = most + 1;
+    if (strncmp(name, SEGMENT_PREFIX, strlen(SEGMENT_PREFIX)) != 0) return OK;
     snprintf(path, sizeof path, "%s/%s", d->dir, name);
     int i = 0;
     while (i < DISK_SEGMENTS && d->segments[i].number != 0) {
         i++;
     }
-    bool is_named = end != NULL && *end == '\0' && number > 0;
-    if (is_named && i < DISK_SEGMENTS && open_segment(d, i, number, path) == OK) return OK;
+    if (number > 0 && i < DISK_SEGMENTS && open_segment(d, i, number, path) == OK) return OK;
     unlink(path);
     return OK;
 }
@@ -90,6 +106,7 @@ static bool read_lines(disk_cache *d, disk_segment *s, const buf *text, int32_t 
         }
         if (line.type == DISK_FORGOTTEN) {
             *n_lines -= disk_forget_line(d, &line);
+            s->n_gone++;
         } else if (line.len > s->bytes || line.offset > s->bytes - line.len) {
             disk_dropped(d, "the segment is shorter than its manifest says", "record");
         } else {
@@ -126,6 +143,7 @@ static bool read_manifest(disk_cache *d, disk_segment *s) {
         is_fine =
             disk_head_fits(d, &head, "TNDMMAN1", s->number) && read_lines(d, s, &text, &n_lines);
     }
+    s->n_live = n_lines;
     if (is_fine && n_lines == 0) remove_segment(d, s); /* a rest of a killed writer */
     buf_release(&text);
     buf_release(&path);
@@ -137,22 +155,16 @@ static int empty(disk_cache *d, err *e) {
     for (int i = 0; i < DISK_SEGMENTS; i++) {
         if (d->segments[i].number != 0) remove_segment(d, &d->segments[i]);
     }
-    for (int32_t i = 0; i < d->entries_cap; i++) {
-        d->entries[i].line.type = 0;
-        d->entries[i].next = i + 1 < d->entries_cap ? i + 1 : -1;
-    }
-    d->first_free = 0;
-    d->n_records = 0;
-    memset(d->buckets, 0xff, d->n_buckets * sizeof *d->buckets);
+    disk_index_clear(d);
     return dir_each(d->dir, remove_file, d, e);
 }
 
-/* Manifests whose segment is gone. */
+/* Manifests whose segment is gone, and what is left of one that was being written anew. */
 static int remove_orphan(void *ctx, const char *name, err *e) {
     disk_cache *d = ctx;
     (void)e;
     if (strncmp(name, MANIFEST_PREFIX, strlen(MANIFEST_PREFIX)) != 0) return OK;
-    uint64_t number = strtoull(strchr(name, '-') + 1, NULL, 10);
+    uint64_t number = number_of(name, MANIFEST_PREFIX);
     for (int i = 0; i < DISK_SEGMENTS; i++) {
         if (d->segments[i].number == number && number != 0) return OK;
     }
@@ -170,6 +182,7 @@ int disk_manifest_open(disk_cache *d, err *e) {
     }
     if (rc == OK) rc = dir_each(d->dir, remove_orphan, d, e);
     if (rc != OK) return rc;
+    disk_forget_orphans(d);
     LOG(LOG_INFO, "cache", "disk cache opened", "dir=%s records=%llu", d->dir,
         (unsigned long long)d->n_records);
     return OK;

@@ -88,6 +88,8 @@ static int32_t segment_new(disk_cache *d, err *e) {
     atomic_store(&s->fd, fd);
     atomic_store(&s->bytes, sizeof(disk_head));
     atomic_store(&s->manifest_bytes, sizeof(disk_head));
+    atomic_store(&s->hole_bytes, 0);
+    s->n_live = s->n_gone = 0;
     atomic_store(&s->last_used_s, clock_wall_ms() / 1000);
     atomic_store(&s->number, d->next_number++);
     return i;
@@ -125,6 +127,7 @@ int disk_flush_group(disk_cache *d, err *e) {
     for (int32_t i = 0; i < d->n_group; i++) {
         tell(d, &(disk_news){.kind = DISK_NEWS_ENTRY, .line = d->group[i]});
     }
+    s->n_live += d->n_group;
     d->n_group = 0;
     d->group_start = atomic_load(&s->bytes);
     return OK;
@@ -180,7 +183,13 @@ static void stamp(disk_cache *d, disk_segment *s) {
     }
 }
 
-static void drop_segment(disk_cache *d, int32_t i, const char *why) {
+void disk_end_segment(disk_cache *d) {
+    if (d->manifest_fd >= 0) close(d->manifest_fd);
+    d->manifest_fd = -1;
+    d->i_current = -1;
+}
+
+void disk_drop_segment(disk_cache *d, int32_t i, const char *why) {
     buf path = BUF_INIT;
     uint64_t number = atomic_load(&d->segments[i].number);
     LOG(LOG_INFO, "cache", "segment given up", "number=%llu why=%s", (unsigned long long)number,
@@ -202,7 +211,7 @@ static int32_t oldest_segment(disk_cache *d, uint64_t *total, int32_t *n) {
     for (int32_t i = 0; i < DISK_SEGMENTS; i++) {
         disk_segment *s = &d->segments[i];
         if (atomic_load(&s->number) == 0 || atomic_load(&s->bytes) == 0) continue;
-        *total += atomic_load(&s->bytes) + atomic_load(&s->manifest_bytes);
+        *total += disk_segment_size(s);
         *n += 1;
         if (i == d->i_current) continue;
         if (oldest < 0 ||
@@ -220,7 +229,7 @@ static void make_room(disk_cache *d) {
     while ((i = oldest_segment(d, &total, &n)) >= 0 &&
            (total > d->o.budget_bytes || n > SEGMENTS_KEPT)) {
         if (atomic_load(&d->n_loading) > 0) return; /* again after the next group */
-        drop_segment(d, i, "budget");
+        disk_drop_segment(d, i, "budget");
     }
 }
 
@@ -235,9 +244,10 @@ static void clean(disk_cache *d) {
         stamp(d, s);
         bool is_old = limit > 0 && now > atomic_load(&s->last_used_s) + limit;
         if (is_old && i != d->i_current && atomic_load(&d->n_loading) == 0) {
-            drop_segment(d, i, "age");
+            disk_drop_segment(d, i, "age");
         }
     }
+    disk_tidy(d); /* what could not be done when it was due */
 }
 
 /* ---- the thread ---- */
@@ -248,32 +258,36 @@ static void do_forget(disk_cache *d, const disk_job *job) {
         atomic_fetch_add_explicit(&d->n_errors, 1, memory_order_relaxed);
         LOG(LOG_ERROR, "cache", "a record may still be on disk", "message=\"%s\"", why.msg);
     }
-    tell(d, &(disk_news){.kind = DISK_NEWS_FORGOTTEN});
 }
 
 /* Also what was written and is in no manifest yet. */
 static void do_wipe(disk_cache *d) {
     d->n_group = 0;
-    if (d->manifest_fd >= 0) close(d->manifest_fd);
-    d->manifest_fd = -1;
-    d->i_current = -1;
+    disk_end_segment(d);
     for (int32_t i = 0; i < DISK_SEGMENTS; i++) {
         const disk_segment *s = &d->segments[i];
-        if (atomic_load(&s->number) != 0 && atomic_load(&s->bytes) != 0) drop_segment(d, i, "wipe");
+        if (atomic_load(&s->number) != 0 && atomic_load(&s->bytes) != 0)
+            disk_drop_segment(d, i, "wipe");
     }
     if (dir_sync(d->dir, NULL) != OK) atomic_fetch_add(&d->n_errors, 1);
-    tell(d, &(disk_news){.kind = DISK_NEWS_FORGOTTEN});
-    atomic_fetch_add(&d->n_wiped, 1);
+}
+
+/* What is not the content of a place. */
+static void do_order(disk_cache *d, const disk_job *job) {
+    if (job->i_slot == DISK_JOB_WIPE) {
+        do_wipe(d);
+    } else if (job->i_slot == DISK_JOB_TIDY) {
+        disk_tidy(d);
+    } else {
+        do_forget(d, job);
+    }
+    atomic_fetch_sub(&d->n_forgets, 1);
 }
 
 static void do_job(disk_cache *d, const disk_job *job) {
     err why = ERR_INIT;
-    if (job->i_slot == DISK_JOB_WIPE) {
-        do_wipe(d);
-        return;
-    }
     if (job->i_slot < 0) {
-        do_forget(d, job);
+        do_order(d, job);
         return;
     }
     if (!d->has_failed) {
@@ -282,6 +296,7 @@ static void do_job(disk_cache *d, const disk_job *job) {
         if (rc == OK && job->ends_group && is_due) rc = disk_flush_group(d, &why);
         if (rc != OK) fail_group(d, &why);
     }
+    d->n_taken++;
     tell(d, &(disk_news){.kind = DISK_NEWS_SLOT, .i_slot = job->i_slot});
     d->o.wake(d->o.wake_ctx);
     if (!job->ends_group) return;
@@ -289,20 +304,30 @@ static void do_job(disk_cache *d, const disk_job *job) {
     make_room(d);
 }
 
+/* All that was given so far is told, or lost. */
+static void settle(disk_cache *d) {
+    if (d->n_group > 0 || atomic_load(&d->n_settled) == d->n_taken) return;
+    atomic_store(&d->n_settled, d->n_taken);
+    d->o.wake(d->o.wake_ctx);
+}
+
 void *disk_writer(void *arg) {
     disk_cache *d = arg;
     disk_job job;
     thread_set_name("cache-writer");
+    disk_tidy(d); /* what was forgotten when it was opened, and by a process that was killed then */
     for (;;) {
         err why = ERR_INIT;
         int rc = spsc_pop(d->jobs, &job, d->n_group > 0 ? QUIET_MS : IDLE_MS);
         if (rc == OK) do_job(d, &job);
         if (rc == ERR_CANCELLED) break;
         if (rc == ERR_TIMEOUT && disk_flush_group(d, &why) != OK) fail_group(d, &why);
+        settle(d);
         clean(d);
     }
     err why = ERR_INIT;
     if (!d->has_failed && disk_flush_group(d, &why) != OK) fail_group(d, &why);
+    settle(d);
     d->cleaned_s = 0;
     for (int32_t i = 0; i < DISK_SEGMENTS; i++) {
         if (d->segments[i].number != 0 && d->segments[i].bytes != 0) stamp(d, &d->segments[i]);

@@ -1,6 +1,7 @@
 #include "engine/run/entries.h"
 
 #include <poll.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -9,33 +10,53 @@
 #include "engine/run/run_internal.h"
 
 #define ANSWER_MS 10000
+#define WAIT_STEP_MS 2
 
 struct entries_ask {
     bool is_wipe;
-    int32_t n_gone;   /* marks that a wipe took */
-    uint64_t n_wipes; /* of the disk, to wait for */
-    run_entry *out;   /* NULL: drop id */
+    int32_t n_gone; /* marks that a wipe took */
+    run_entry *out; /* NULL: drop id */
     int32_t cap, n;
     uint64_t id;
-    bool is_on_disk;
+    bool is_on_disk; /* something was */
     int rc;
     int done_fd; /* readable once it is answered */
 };
 
+/* One row of numbers for what is in memory and what is on disk alone. */
+static uint64_t id_in_memory(uint64_t serial) {
+    return 2 * serial;
+}
+
+static uint64_t id_on_disk(uint64_t serial) {
+    return 2 * serial + 1;
+}
+
+static void put_entry(entries_ask *a, run_entry entry) {
+    if (a->n++ < a->cap) a->out[a->n - 1] = entry;
+}
+
+/* Those in memory, then those that lie on disk alone: of an earlier start, or given up in memory. */
 static void list_entries(run *r, entries_ask *a) {
     prefix_view v;
-    for (int32_t i = 0; r->prefixes != NULL && (i = prefix_next_mark(r->prefixes, i)) > 0;) {
+    disk_state s;
+    if (r->prefixes == NULL) return;
+    if (r->disk != NULL) disk_look(r->disk);
+    for (int32_t i = 0; (i = prefix_next_mark(r->prefixes, i)) > 0;) {
         prefix_look(r->prefixes, i, &v);
-        if (a->n++ >= a->cap) continue;
-        bool is_whole = v.n_tokens == r->info.page_tokens;
-        a->out[a->n - 1] = (run_entry){.id = v.serial,
-            .n_tokens = v.depth * r->info.page_tokens + v.n_tokens,
-            .is_on_disk = (is_whole ? v.mark_stored : v.stored) != 0};
+        put_entry(a, (run_entry){.id = id_in_memory(v.serial),
+                         .n_tokens = v.depth * r->info.page_tokens + v.n_tokens,
+                         .is_in_memory = true,
+                         .is_on_disk = store_has_mark(r, i)});
+    }
+    for (int32_t i = -1; r->disk != NULL && (i = disk_next_state(r->disk, i, &s)) >= 0;) {
+        put_entry(a,
+            (run_entry){.id = id_on_disk(s.serial), .n_tokens = s.name.n_all, .is_on_disk = true});
     }
 }
 
 /* A node without a mark and its forefathers, as far as nobody else needs them. */
-static void drop_chain(run *r, int32_t node) {
+static void drop_chain(run *r, int32_t node, entries_ask *a) {
     prefix_view v;
     int32_t n = 0;
     prefix_look(r->prefixes, node, &v);
@@ -50,41 +71,83 @@ static void drop_chain(run *r, int32_t node) {
         chain[n] = (disk_link){.hash = v.hash};
         i = parent;
     }
-    if (r->disk != NULL) disk_forget_pages(r->disk, chain, n);
+    if (r->disk != NULL) a->is_on_disk |= disk_forget_pages(r->disk, chain, n);
     mem_free(chain);
 }
 
 /* A state without its mark, and what came behind it and has no mark either. */
-static void drop_pages(run *r, int32_t node) {
-    prefix_view v;
-    prefix_look(r->prefixes, node, &v);
-    bool is_tail = v.n_tokens < r->info.page_tokens && v.parent != PREFIX_ROOT;
-    int32_t base = is_tail ? v.parent : node;
+static void drop_pages(run *r, int32_t base, entries_ask *a) {
     for (int32_t i = 0; (i = prefix_next_spare(r->prefixes, i, base)) > 0;) {
-        drop_chain(r, i);
+        drop_chain(r, i, a);
     }
 }
 
-static void drop_entry(run *r, entries_ask *a) {
+static void drop_mark(run *r, int32_t node, entries_ask *a) {
     prefix_view v;
-    a->rc = ERR_NOT_FOUND;
-    for (int32_t i = 0; r->prefixes != NULL && (i = prefix_next_mark(r->prefixes, i)) > 0;) {
+    prefix_look(r->prefixes, node, &v);
+    bool is_tail = v.n_tokens < r->info.page_tokens && v.parent != PREFIX_ROOT;
+    a->rc = OK;
+    a->is_on_disk = store_forget_mark(r, node);
+    prefix_unmark(r->prefixes, node);
+    drop_pages(r, is_tail ? v.parent : node, a);
+}
+
+/* What memory does not know goes page by page, up to what another state needs, or memory knows. */
+static void drop_stored(run *r, const disk_name *name, entries_ask *a) {
+    prefix_hash at = name->parent;
+    int32_t node = 0;
+    a->rc = OK;
+    a->is_on_disk = disk_forget(r->disk, name, false);
+    while ((at.a != 0 || at.b != 0) && node == 0) {
+        node = prefix_node_of(r->prefixes, &at);
+        if (node == 0 && !disk_forget_page(r->disk, &at, &at)) return;
+    }
+    if (node != 0) drop_pages(r, node, a);
+}
+
+/* The mark of an entry, also of one that was on disk alone when it was listed; 0: none. */
+static int32_t find_mark(const run *r, uint64_t id, const disk_name *name) {
+    prefix_view v;
+    for (int32_t i = 0; (i = prefix_next_mark(r->prefixes, i)) > 0;) {
         prefix_look(r->prefixes, i, &v);
-        if (v.serial != a->id) continue;
-        a->is_on_disk = v.stored != 0 || v.mark_stored != 0;
-        a->rc = OK;
-        store_forget_mark(r, i);
-        prefix_unmark(r->prefixes, i);
-        drop_pages(r, i);
+        if (id_in_memory(v.serial) == id) return i;
+        if (name == NULL) continue;
+        disk_name other = store_mark_name(r, i);
+        if (other.type == name->type && other.n_tokens == name->n_tokens &&
+            memcmp(&other.self, &name->self, sizeof other.self) == 0 &&
+            memcmp(&other.parent, &name->parent, sizeof other.parent) == 0)
+            return i;
+    }
+    return 0;
+}
+
+static void drop_entry(run *r, entries_ask *a) {
+    disk_state s;
+    int32_t at = -1;
+    a->rc = ERR_NOT_FOUND;
+    if (r->prefixes == NULL) return;
+    if (r->disk != NULL && !disk_can_forget(r->disk, r->pages_cap + 2)) {
+        a->rc = ERR_TIMEOUT;
         return;
     }
+    if (r->disk != NULL) disk_look(r->disk);
+    while (r->disk != NULL && (at = disk_next_state(r->disk, at, &s)) >= 0) {
+        if (id_on_disk(s.serial) == a->id) break;
+    }
+    int32_t node = find_mark(r, a->id, at >= 0 ? &s.name : NULL);
+    if (node > 0) {
+        drop_mark(r, node, a);
+    } else if (at >= 0) {
+        drop_stored(r, &s.name, a);
+    }
+    if (r->disk != NULL) disk_forget_end(r->disk);
 }
 
 static void wipe_entries(run *r, entries_ask *a) {
     if (r->prefixes == NULL) return;
     a->n_gone = prefix_clear(r->prefixes);
+    if (r->disk != NULL && !disk_wipe(r->disk)) a->rc = ERR_TIMEOUT;
     list_entries(r, a); /* counts those that are left */
-    if (r->disk != NULL) a->n_wipes = disk_wipe(r->disk);
 }
 
 bool run_has_entries_asked(run *r) {
@@ -95,6 +158,7 @@ void run_answer_entries(run *r) {
     entries_ask *a = atomic_exchange(&r->ask, NULL);
     uint64_t one = 1;
     if (a == NULL) return;
+    if (r->disk != NULL) disk_poll(r->disk);
     if (a->is_wipe) {
         wipe_entries(r, a);
     } else if (a->out != NULL) {
@@ -136,25 +200,39 @@ int run_entries(run *r, run_entry *out, int32_t cap, int32_t *n, err *e) {
     return rc;
 }
 
+/* Until what is forgotten is gone from the disk, too. */
+static int wait_for_disk(run *r, err *e) {
+    uint64_t end = clock_mono_ms() + ANSWER_MS;
+    while (r->disk != NULL && !disk_is_quiet(r->disk)) {
+        if (clock_mono_ms() >= end)
+            return err_set(e, ERR_TIMEOUT,
+                "the disk takes long, and what was forgotten may be there still; ask again");
+        sleep_ms(WAIT_STEP_MS);
+    }
+    return OK;
+}
+
+static int busy(err *e) {
+    return err_set(e, ERR_TIMEOUT, "the disk is behind with what was forgotten before; ask again");
+}
+
 int run_entries_wipe(run *r, run_wiped *out, err *e) {
     entries_ask a = {.is_wipe = true};
     disk_counts before = {0};
     if (r->disk != NULL) disk_count(r->disk, &before);
     int rc = ask(r, &a, e);
     *out = (run_wiped){a.n_gone, a.n, before.bytes};
-    uint64_t end = clock_mono_ms() + ANSWER_MS;
-    while (rc == OK && r->disk != NULL && disk_wiped(r->disk) < a.n_wipes) {
-        if (clock_mono_ms() >= end)
-            return err_set(
-                e, ERR_TIMEOUT, "the disk takes long, and its files may be there still; ask again");
-        sleep_ms(5);
-    }
-    return rc;
+    if (rc == ERR_TIMEOUT && a.rc == ERR_TIMEOUT) return busy(e);
+    return rc == OK ? wait_for_disk(r, e) : rc;
 }
 
 int run_entry_drop(run *r, uint64_t id, bool *was_on_disk, err *e) {
     entries_ask a = {.id = id};
     int rc = ask(r, &a, e);
     *was_on_disk = a.is_on_disk;
-    return rc == ERR_NOT_FOUND ? err_set(e, rc, "no entry of this id is in the cache") : rc;
+    if (rc == ERR_TIMEOUT && a.rc == ERR_TIMEOUT) return busy(e);
+    if (rc != OK && rc != ERR_NOT_FOUND) return rc;
+    int waited = wait_for_disk(r, e); /* also when it is asked for again */
+    if (waited != OK || rc == OK) return waited;
+    return err_set(e, rc, "no entry of this id is in the cache");
 }

@@ -8,15 +8,16 @@
 
 /* A saved state: a request that begins with these tokens goes on behind them. */
 typedef struct run_entry {
-    uint64_t id; /* never used again for another one */
-    int32_t n_tokens;
-    bool is_on_disk; /* a copy was written */
+    uint64_t id;       /* never used again for another one */
+    int32_t n_tokens;  /* 0: not known (an old record) */
+    bool is_in_memory; /* else it lies on disk alone: of an earlier start, or given up in memory */
+    bool is_on_disk;   /* a copy is there, or on its way */
 } run_entry;
 
 /* Fills up to cap entries; *n is how many there are. ERR_TIMEOUT: no step ended in time. */
 int run_entries(run *r, run_entry *out, int32_t cap, int32_t *n, err *e);
-/* Forgets one and the pages that only it needs, in memory and, where *was_on_disk, there.
- * ERR_NOT_FOUND. */
+/* Forgets one and the pages that only it needs, in memory and, where *was_on_disk, there; back when the
+ * bytes on disk are wiped. ERR_NOT_FOUND. ERR_TIMEOUT: no step ended in time, or the disk takes long. */
 int run_entry_drop(run *r, uint64_t id, bool *was_on_disk, err *e);
 
 typedef struct run_wiped {

@@ -498,6 +498,15 @@ int32_t prefix_clear(prefix_cache *c) {
 
 /* ---- looking ---- */
 
+int32_t prefix_node_of(const prefix_cache *c, const prefix_hash *hash) {
+    for (int32_t i = c->buckets[hash->a & (c->n_buckets - 1)]; i != NONE;
+         i = c->nodes[i].next_in_bucket) {
+        const node *n = &c->nodes[i];
+        if (n->hash.a == hash->a && n->hash.b == hash->b && !n->is_poisoned) return i;
+    }
+    return 0;
+}
+
 int32_t prefix_next_mark(const prefix_cache *c, int32_t i) {
     for (i++; i < c->n_nodes_cap; i++) {
         const node *n = &c->nodes[i];

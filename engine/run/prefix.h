@@ -109,6 +109,8 @@ typedef struct prefix_view {
     uint32_t stored, mark_stored; /* epochs of prefix_set_*; 0: never */
     bool is_gone;                 /* given up or poisoned */
 } prefix_view;
+/* The node of the whole page that ends in this hash; 0: none. */
+int32_t prefix_node_of(const prefix_cache *c, const prefix_hash *hash);
 /* The next node behind this one (0: the first) that has a mark and is not given up; 0: none. */
 int32_t prefix_next_mark(const prefix_cache *c, int32_t node);
 void prefix_look(const prefix_cache *c, int32_t node, prefix_view *out);

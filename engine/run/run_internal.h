@@ -224,8 +224,12 @@ bool reuse_should_wait(const run *r, const ticket *t);
 void store_attach(run *r);
 /* This node got a mark. */
 void store_note(run *r, int32_t node);
-/* What is on disk of the mark of this node goes. */
-void store_forget_mark(run *r, int32_t node);
+/* What the disk calls the mark of this node; whether it is there or on its way, and then the look at the
+ * disk goes on without it. */
+disk_name store_mark_name(const run *r, int32_t node);
+bool store_has_mark(run *r, int32_t node);
+/* What is on disk of the mark of this node, or on its way, goes. False: there was nothing. */
+bool store_forget_mark(run *r, int32_t node);
 /* Moves some of what waits to the writer. */
 void store_pump(run *r);
 bool store_has_work(run *r);

@@ -49,7 +49,8 @@ void store_note(run *r, int32_t node) {
 static disk_name name_of(const run *r, const prefix_view *v, int32_t type) {
     prefix_view parent;
     prefix_look(r->prefixes, v->parent, &parent);
-    disk_name name = {type, v->n_tokens, v->hash, parent.hash};
+    disk_name name = {
+        type, v->n_tokens, v->hash, parent.hash, v->depth * r->info.page_tokens + v->n_tokens};
     if (type == DISK_TAIL) {
         name.self = prefix_hash_of(&parent.hash, v->salt, v->tokens, v->n_tokens);
     } else if (type == DISK_MARK) {
@@ -59,13 +60,26 @@ static disk_name name_of(const run *r, const prefix_view *v, int32_t type) {
     return name;
 }
 
-void store_forget_mark(run *r, int32_t node) {
+disk_name store_mark_name(const run *r, int32_t node) {
     prefix_view v;
-    if (r->disk == NULL) return;
     prefix_look(r->prefixes, node, &v);
-    if (v.mark_stored == 0) return;
-    disk_name name = name_of(r, &v, v.n_tokens < r->info.page_tokens ? DISK_TAIL : DISK_MARK);
-    disk_forget(r->disk, &name);
+    return name_of(r, &v, v.n_tokens < r->info.page_tokens ? DISK_TAIL : DISK_MARK);
+}
+
+bool store_has_mark(run *r, int32_t node) {
+    prefix_view v;
+    if (r->disk == NULL) return false;
+    disk_name name = store_mark_name(r, node);
+    prefix_look(r->prefixes, node, &v);
+    return disk_pass(r->disk, &name) || (v.mark_stored != 0 && disk_is_writing(r->disk));
+}
+
+bool store_forget_mark(run *r, int32_t node) {
+    prefix_view v;
+    if (r->disk == NULL) return false;
+    disk_name name = store_mark_name(r, node);
+    prefix_look(r->prefixes, node, &v);
+    return disk_forget(r->disk, &name, v.mark_stored != 0);
 }
 
 /* Gives one record to the writer. False: it has no room now. */
@@ -180,7 +194,7 @@ static void search(run *r, const prefix_key *key, int32_t n_match, stream_load *
         disk_name name = {.type = DISK_PAGE, .n_tokens = page, .parent = h};
         name.self = h = prefix_hash_of(&h, key->salt, key->tokens + at, page);
         if (at + page > n_match && !disk_has(r->disk, &name)) return;
-        disk_name mark = {DISK_MARK, 0, h, h};
+        disk_name mark = {.type = DISK_MARK, .self = h, .parent = h};
         if (!disk_has(r->disk, &mark)) continue;
         best->n_tokens = at + page;
         best->name = mark;

@@ -311,6 +311,8 @@ static void the_cache_is_seen_and_forgotten(void **state) {
     const json *first = json_at(json_get(v, "entries"), 0);
     assert_int_equal(json_i64(json_get(first, "id"), &id), OK);
     assert_true(json_is_number(json_get(first, "tokens")));
+    assert_true(json_is_true(json_get(first, "in_memory")));
+    assert_true(json_is_bool(json_get(first, "on_disk")));
     json_free(v);
     (void)snprintf(path, sizeof path, "/tandem/v1/cache/%lld", (long long)id);
     for (int i = 0; i < 2; i++) {
@@ -333,6 +335,7 @@ static void keys_do_not_share_the_cache(void **state) {
     buf body = BUF_INIT, salted = BUF_INIT;
     (void)state;
     (void)snprintf(keys_path, sizeof keys_path, "/tmp/tandem-live-keys-%ld", (long)getpid());
+    (void)unlink(keys_path);
     for (int i = 0; i < 2; i++) {
         key_make(key[i], sizeof key[i]);
         assert_int_equal(keys_add(keys_path, i == 0 ? "one" : "two", key[i], &no_limits, &e), OK);
