@@ -80,7 +80,7 @@ static bool run_server(sshd *s) {
     s->pid = is_written ? start(argv) : -1;
     buf_release(&conf);
     buf_release(&path);
-    for (int i = 0; i < 500 && s->pid > 0; i++) {
+    for (int i = 0; i < 6000 && s->pid > 0; i++) {
         if (answers(s->port)) return true;
         if (waitpid(s->pid, NULL, WNOHANG) == s->pid) break;
         sleep_ms(20);

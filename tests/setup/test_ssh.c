@@ -394,7 +394,7 @@ static void a_dead_server_is_noticed(void **state) {
     remote_result out;
     remote_result_init(&out);
     /* The session's own server process ends in the middle of the command. */
-    remote_command c = {.line = "kill -9 $PPID; sleep 5", .timeout_ms = 20000};
+    remote_command c = {.line = "kill -9 $PPID; sleep 5", .timeout_ms = 120000};
     int rc = remote_run(r, &c, &out, &e);
     assert_int_equal(rc, ERR_NET);
     assert_int_not_equal(remote_alive(r, &e), OK);
