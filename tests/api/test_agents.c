@@ -18,7 +18,7 @@
 #include "tests/harness/stub_server.h"
 #include "tests/harness/wire.h"
 
-enum { PATIENCE_MS = 30000, N_TOOLS = 60 };
+enum { PATIENCE_MS = 120000, N_TOOLS = 60 };
 
 #define M "\uFF5CDSML\uFF5C"
 #define MESSAGES "/v1/messages?beta=true"

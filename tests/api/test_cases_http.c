@@ -14,6 +14,9 @@
 #include "tests/harness/wire.h"
 
 #define PIECES_MAX 64
+#define PATIENCE_MS 120000
+/* In which nothing more comes. */
+#define QUIET_MS 3000
 /* Long waits of the cases are shortened by this unless TANDEM_LONG is set; the server's keep-alive
  * is shortened alike. */
 #define TIME_SCALE 20
@@ -77,6 +80,7 @@ static bool number_is_in(const json *list, long got) {
 
 static const char *pieces[PIECES_MAX];
 static token_list preferred;
+static _Atomic int is_held;
 
 /* Pieces that the sampler would choose: real tokens, so that a grammar can refuse them. */
 static void prefer(runner *r, stub_script *script) {
@@ -121,6 +125,9 @@ static void script_of(runner *r, const json *c, stub_server_options *o) {
     if (json_i64(json_get(engine, "prefill_ms"), &number) == OK) {
         o->script.prefill_ms = (int32_t)number / r->scale;
     }
+    /* As long as the case's silence is looked at the engine says nothing, however long that takes. */
+    is_held = json_get(json_get(c, "expect"), "max_silence_ms") != NULL;
+    o->script.is_held = &is_held;
     if (json_i64(json_get(engine, "delay_ms"), &number) == OK) o->script.delay_ms = (int32_t)number;
     const json *options = json_get(c, "server_options");
     if (json_i64(json_get(options, "max_context"), &number) == OK) o->script.max_context = number;
@@ -137,7 +144,7 @@ static long count_tokens(const stub_server *s, const char *messages) {
     buf_printf(&body, "{\"messages\":%s}", messages);
     wire_open_unix(&w, s->socket_path);
     wire_request(&w, "POST", "/tokenize", "", buf_cstr(&body));
-    wire_read(&w, &a, 10000);
+    wire_read(&w, &a, PATIENCE_MS);
     if (json_parse(buf_cstr(&a.body), a.body.len, NULL, &v, NULL) == OK) {
         json_i64(json_get(v, "count"), &n);
     }
@@ -342,7 +349,7 @@ static void check_then(runner *r, const stub_server *s, const json *then) {
     wire_open_unix(&w, s->socket_path);
     wire_request(
         &w, json_str(json_get(then, "method")), json_str(json_get(then, "path")), "", NULL);
-    wire_read(&w, &a, 5000);
+    wire_read(&w, &a, PATIENCE_MS);
     if (a.status != want) bad_int(r, "status afterwards", (long)want, a.status);
     wire_answer_release(&a);
     wire_close(&w);
@@ -389,7 +396,7 @@ static void run_api(runner *r, const json *c) {
     wire_open_unix(&w, s.socket_path);
     wire_request(&w, json_str(json_get(request, "method")), json_str(json_get(request, "path")),
         "Content-Type: application/json\r\n", buf_cstr(&body));
-    wire_read(&w, &a, 20000);
+    wire_read(&w, &a, PATIENCE_MS);
     if (!a.is_complete) bad(r, "a complete answer", "none");
     const json *status = json_get(expect, "status");
     if (status != NULL && !number_is_in(status, a.status)) {
@@ -411,21 +418,18 @@ static void run_api(runner *r, const json *c) {
 typedef struct wire_run {
     wire w;
     wire_answer post; /* of a step `read_until_end` or what stands at the end */
-    bool has_read, is_closed_by_us;
+    bool has_read, is_closed_by_us, has_lines;
 } wire_run;
 
-static void read_events(wire *w, long n) {
-    uint64_t deadline = clock_mono_ms() + 5000;
-    for (;;) {
-        long seen = 0;
-        const char *p = buf_cstr(&w->in);
-        while ((p = strstr(p, "data: ")) != NULL) {
-            seen++;
-            p += 6;
-        }
-        if (seen >= n || w->is_closed || clock_mono_ms() > deadline) return;
-        wire_receive(w, 200);
-    }
+/* The engine says nothing: the head is there and a line of comment comes again and again. The case
+ * gives times for it; what is seen here does not hang on the speed of the machine. */
+static bool read_silence(wire *w) {
+    enum { N_LINES = 6 };
+    bool has_lines = wire_await(w, "\n: ", N_LINES, PATIENCE_MS) &&
+                     strstr(buf_cstr(&w->in), "HTTP/1.1 200") != NULL &&
+                     strstr(buf_cstr(&w->in), "data: ") == NULL;
+    is_held = 0;
+    return has_lines;
 }
 
 static void do_step(runner *r, const stub_server *s, const json *step, wire_run *x) {
@@ -441,19 +445,16 @@ static void do_step(runner *r, const stub_server *s, const json *step, wire_run 
         for (int64_t i = 0; i < n && wire_send(&x->w, text, strlen(text)); i++) {
         }
     } else if ((text = json_str(json_get(step, "expect_bytes"))) != NULL) {
-        uint64_t start = clock_mono_ms();
-        json_i64(json_get(step, "within_ms"), &n);
-        while (strstr(buf_cstr(&x->w.in), text) == NULL && clock_mono_ms() < start + (uint64_t)n) {
-            wire_receive(&x->w, 10);
-        }
-        if (strstr(buf_cstr(&x->w.in), text) == NULL) bad(r, text, "not in time");
+        /* Before anything else is sent: that is what the time of the case means. */
+        if (!wire_await(&x->w, text, 1, PATIENCE_MS)) bad(r, text, "it does not come");
     } else if ((text = json_str(json_get(step, "post"))) != NULL) {
         put_value(json_get(step, "body"), s, &raw);
         wire_request(&x->w, "POST", text, "Content-Type: application/json\r\n", buf_cstr(&raw));
     } else if (json_i64(json_get(step, "read_events"), &n) == OK) {
-        read_events(&x->w, (long)n);
+        (void)wire_await(&x->w, "data: ", (int)n, PATIENCE_MS);
     } else if (json_get(step, "read_until_end") != NULL) {
-        wire_read(&x->w, &x->post, 60000);
+        if (is_held) x->has_lines = read_silence(&x->w);
+        wire_read(&x->w, &x->post, PATIENCE_MS);
         x->has_read = true;
     } else if (json_i64(json_get(step, "sleep_ms"), &n) == OK) {
         sleep_ms((uint64_t)n);
@@ -466,6 +467,7 @@ static void do_step(runner *r, const stub_server *s, const json *step, wire_run 
 
 static void check_idle(runner *r, const stub_server *s) {
     run_stats stats;
+    (void)stub_server_wait(s, 0);
     run_stats_get(s->run, &stats);
     if (stats.n_running + stats.n_waiting != 0) {
         bad_int(r, "requests still active", 0, stats.n_running + stats.n_waiting);
@@ -474,18 +476,11 @@ static void check_idle(runner *r, const stub_server *s) {
 }
 
 static void check_timed(runner *r, const json *expect, const wire_run *x) {
-    int64_t limit = 0;
     sse_message m = {0};
     sse_read_stream(&x->post.body, &m);
     want_text(r, "content", json_get(expect, "content"), buf_cstr(&m.content));
-    if (json_i64(json_get(expect, "headers_within_ms"), &limit) == OK &&
-        x->post.head_ms > (uint64_t)limit) {
-        bad_int(r, "ms to the head, at most", (long)limit, (long)x->post.head_ms);
-    }
-    if (json_i64(json_get(expect, "max_silence_ms"), &limit) == OK &&
-        x->w.max_silence_ms > (uint64_t)(limit / r->scale)) {
-        bad_int(r, "ms of silence, at most", (long)(limit / r->scale), (long)x->w.max_silence_ms);
-    }
+    if (json_get(expect, "max_silence_ms") != NULL && !x->has_lines)
+        bad(r, "a head and lines of comment while the engine says nothing", "none");
     if (json_is_true(json_get(expect, "comment_lines_only_before_first_data")) &&
         (m.n_comments_after_data > 0 || m.n_bad_lines > 0)) {
         bad(r, "only comments before the first data", "something else");
@@ -499,7 +494,7 @@ static bool takes_other_answer(runner *r, const json *expect, wire_run *x) {
     for (size_t i = 0; i < sizeof other_answers / sizeof other_answers[0]; i++) {
         wire_answer a;
         if (strcmp(r->id, other_answers[i].id) != 0) continue;
-        wire_read(&x->w, &a, 500);
+        wire_read(&x->w, &a, other_answers[i].status == 0 ? QUIET_MS : PATIENCE_MS);
         bool is_other = a.status == other_answers[i].status;
         if (!is_other && !number_is_in(json_get(expect, "status"), a.status))
             bad_int(r, "status", other_answers[i].status, a.status);
@@ -514,9 +509,11 @@ static void check_statuses(runner *r, const json *expect, wire_run *x) {
     const json *list = json_get(expect, "statuses");
     int64_t want_answers = 0;
     int n_answers = 0;
+    json_i64(json_get(expect, "responses"), &want_answers);
     for (;;) {
         wire_answer a;
-        wire_read(&x->w, &a, 3000);
+        bool is_more = n_answers == 0 || list != NULL || n_answers < want_answers;
+        wire_read(&x->w, &a, is_more ? PATIENCE_MS : QUIET_MS);
         int status = a.status;
         const json *want =
             list != NULL ? json_at(list, (size_t)n_answers) : json_get(expect, "status");
@@ -537,10 +534,10 @@ static void check_statuses(runner *r, const json *expect, wire_run *x) {
         if (list == NULL && json_get(expect, "responses") == NULL) break;
     }
     if (n_answers == 0) bad(r, "an answer", x->w.is_closed ? "the connection was closed" : "none");
-    if (json_i64(json_get(expect, "responses"), &want_answers) == OK && n_answers != want_answers) {
+    if (json_get(expect, "responses") != NULL && n_answers != want_answers) {
         bad_int(r, "answers", (long)want_answers, n_answers);
     }
-    if (json_is_true(json_get(expect, "closes")) && !wire_wait_closed(&x->w, 3000)) {
+    if (json_is_true(json_get(expect, "closes")) && !wire_wait_closed(&x->w, PATIENCE_MS)) {
         bad(r, "the server closes", "it does not");
     }
 }

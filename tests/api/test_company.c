@@ -33,7 +33,7 @@ enum {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define DEADLINE_MS 40000
 #else
-#define DEADLINE_MS 8000
+#define DEADLINE_MS 20000
 #endif
 #define BODY(more) "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]" more "}"
 #define HEAD "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"

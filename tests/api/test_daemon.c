@@ -66,7 +66,7 @@ static int get(const char *path) {
     wire_open_unix(&w, socket_path);
     if (w.fd < 0) return 0;
     wire_request(&w, "GET", path, "", NULL);
-    wire_read(&w, &a, 5000);
+    wire_read(&w, &a, ANSWER_MS);
     int status = a.status;
     wire_answer_release(&a);
     wire_close(&w);
@@ -178,14 +178,14 @@ static void one_daemon_per_socket_and_after_kill_9(void **state) {
     int ready = get("/ready");
     if (ready != 200) fail_msg("the first is disturbed: %d; log: %s", ready, log_text());
     kill(first, SIGKILL);
-    assert_int_equal(wait_exit(first, 5000), -SIGKILL);
+    assert_int_equal(wait_exit(first, ANSWER_MS), -SIGKILL);
     pid_t third = start(none); /* takes the stale socket over */
     wait_ready();
     wire w;
     wire_answer a;
     wire_open_unix(&w, socket_path);
     wire_request(&w, "POST", "/tandem/v1/shutdown", "", "{}");
-    wire_read(&w, &a, 5000);
+    wire_read(&w, &a, ANSWER_MS);
     assert_int_equal(a.status, 200);
     wire_answer_release(&a);
     wire_close(&w);
@@ -195,7 +195,7 @@ static void one_daemon_per_socket_and_after_kill_9(void **state) {
 /* After SIGTERM a running reply still ends well; past the limit it gets an error event. */
 static void running_replies_are_drained(void **state) {
     (void)state;
-    static const char *const limits[][3] = {{"--drain", "60", NULL}, {"--drain", "0", NULL}};
+    static const char *const limits[][3] = {{"--drain", "280", NULL}, {"--drain", "0", NULL}};
     for (int i = 0; i < 2; i++) {
         wire w;
         wire_answer a;

@@ -16,7 +16,7 @@
 #include "tests/harness/stub_server.h"
 #include "tests/harness/wire.h"
 
-enum { PATIENCE_MS = 30000 };
+enum { PATIENCE_MS = 120000 };
 
 #define M "\uFF5CDSML\uFF5C"
 #define ASK "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"

@@ -17,7 +17,7 @@
 #include "tests/harness/stub_server.h"
 #include "tests/harness/wire.h"
 
-enum { PATIENCE_MS = 30000, LONG = 900 };
+enum { PATIENCE_MS = 120000, LONG = 900 };
 
 #define ASK "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
 #define LIMIT ",\"max_tokens\":900"

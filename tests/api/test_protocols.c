@@ -33,6 +33,8 @@
     " parameter name=\"c\" string=\"true\">ls \"x\" \xE2\x82\xAC</" M " parameter>\n</" M          \
     " invoke>\n</" M " calls>"
 
+enum { PATIENCE_MS = 120000 };
+
 static tokenizer *tok;
 static char store[600][64];
 static const char *pieces[600];
@@ -64,7 +66,7 @@ static void ask(const stub_server *s, const char *path, const char *body, wire_a
     wire w;
     wire_open_unix(&w, s->socket_path);
     wire_request(&w, body != NULL ? "POST" : "GET", path, "", body);
-    wire_read(&w, a, 10000);
+    wire_read(&w, a, PATIENCE_MS);
     wire_close(&w);
 }
 
@@ -431,6 +433,10 @@ static char key_path[96];
 static void with_keys(api_options *o) {
     o->keys_path = key_path;
     o->cors_origins = "http://a.example, http://b.example";
+}
+
+static void with_short_times(api_options *o) {
+    with_keys(o);
     o->head_timeout_ms = 300;
     o->body_timeout_ms = 1000;
     o->idle_timeout_ms = 1000;
@@ -440,7 +446,7 @@ static int knock(int port, const char *method, const char *headers, wire_answer 
     wire w;
     wire_open_tcp(&w, port);
     wire_request(&w, method, "/v1/models", headers, NULL);
-    wire_read(&w, a, 5000);
+    wire_read(&w, a, PATIENCE_MS);
     wire_close(&w);
     return a->status;
 }
@@ -519,8 +525,9 @@ static void dripping_heads_are_cut(void **state) {
     stub_server s;
     wire w;
     key_limits none = {0};
-    stub_server_options o = {.tokenizer = tok, .adjust = with_keys};
+    stub_server_options o = {.tokenizer = tok, .adjust = with_short_times};
     snprintf(key_path, sizeof key_path, "/tmp/tandem-keys-%ld", (long)getpid());
+    unlink(key_path);
     key_make(key, sizeof key);
     assert_int_equal(keys_add(key_path, "one", key, &none, &e), OK);
     o.script.pieces = pieces;
@@ -529,7 +536,7 @@ static void dripping_heads_are_cut(void **state) {
     wire_open_tcp(&w, s.port);
     wire_send(&w, "GET /health HTTP/1.1\r\nHost: x\r\nx-slow: ", 39);
     uint64_t begin = clock_mono_ms();
-    while (!w.is_closed && clock_mono_ms() - begin < 5000) {
+    while (!w.is_closed && clock_mono_ms() - begin < PATIENCE_MS) {
         wire_send(&w, "a", 1);
         wire_receive(&w, 50);
     }

@@ -82,7 +82,7 @@ static void worker_asked_to_stop(void **state) {
     int pid[2];
     pid_t pair = pair_start(none);
     pair_wait_ready();
-    pair_find_ranks(0, pid);
+    (void)pair_newest_ranks(pid);
     kill(pid[1], SIGTERM);
     assert_int_equal(pair_wait_exit(pair, PAIR_END_MS), 0);
 }
@@ -253,15 +253,23 @@ static void a_start_tells_where_it_is(void **state) {
     json *v = NULL;
     double last = 0.0, now = 0.0;
     bool was_loading = false;
+    free_port p;
     uint64_t deadline = clock_mono_ms() + PAIR_READY_MS;
     snprintf(path, sizeof path, "%s.json", pair_socket());
-    pid_t pair = pair_start(none);
+    take_port(&p);
+    close(p.fd);
+    const char *head[] = {"--ranks", "2", "--meet", p.meet, NULL};
+    const char *worker[] = {"--meet", p.meet, NULL};
+    pair_clear_log();
+    pid_t first = pair_start_role(NULL, PAIR_SECRET, head), second = -1;
     while (pair_get("/ready", &body) != 200) {
         assert_true(clock_mono_ms() < deadline);
         if (body.len == 0 || json_parse(buf_cstr(&body), body.len, NULL, &v, NULL) != OK) continue;
         assert_int_equal(json_double(json_get(v, "progress"), &now), OK);
         assert_true(now >= last && now <= 1.0);
         was_loading |= str_eq(json_str(json_get(v, "status")), "loading");
+        /* Not before: the start shall not be over before it was seen. */
+        if (was_loading && second < 0) second = pair_start_role("rank", PAIR_SECRET, worker);
         last = now;
         json_free(v);
         buf_reset(&body);
@@ -284,7 +292,8 @@ static void a_start_tells_where_it_is(void **state) {
     assert_int_equal(file_read(path, &body, 65536, NULL), OK);
     assert_non_null(strstr(buf_cstr(&body), "\"phase\":\"ready\""));
     assert_non_null(strstr(buf_cstr(&body), "\"failure\":null"));
-    pair_stop(pair);
+    pair_stop(first);
+    assert_int_equal(pair_wait_exit(second, PAIR_END_MS), 0);
     assert_false(file_exists(path));
     buf_release(&body);
 }

@@ -267,7 +267,7 @@ static bool ask(setting *s, const char *path, const char *body, wire_answer *a) 
     wire w;
     wire_open_unix(&w, s->server.socket_path);
     wire_request(&w, "POST", path, "", body);
-    wire_read(&w, a, 30000);
+    wire_read(&w, a, 120000);
     wire_close(&w);
     return a->status == 200 && a->is_complete;
 }

@@ -21,7 +21,7 @@
 #include "tests/harness/stub_server.h"
 #include "tests/harness/wire.h"
 
-enum { PATIENCE_MS = 60000, DELAY_MS = 250, KEEP_ALIVE_MS = 50 };
+enum { PATIENCE_MS = 120000, KEEP_ALIVE_MS = 50, ALL = 1000 };
 
 #define CHAT "/v1/chat/completions"
 #define ASK "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
@@ -35,13 +35,74 @@ enum { PATIENCE_MS = 60000, DELAY_MS = 250, KEEP_ALIVE_MS = 50 };
 
 static tokenizer *tok;
 static _Atomic int is_held;
+static _Atomic int n_allowed; /* steps; the first reads the prompt and gives the first piece */
 
-static void start(stub_server *s, const char *const *pieces, int n, int delay_ms) {
+static void start(stub_server *s, const char *const *pieces, int n) {
     stub_server_options o = {.tokenizer = tok, .keep_alive_ms = KEEP_ALIVE_MS};
-    o.script =
-        (stub_script){.pieces = pieces, .n_pieces = n, .delay_ms = delay_ms, .is_held = &is_held};
+    o.script = (stub_script){.pieces = pieces,
+        .n_pieces = n,
+        .is_held = &is_held,
+        .max_rows = 4096,
+        .n_allowed = &n_allowed};
     is_held = 0;
+    n_allowed = ALL;
     stub_server_start(s, &o);
+}
+
+/* An answer that comes step by step: what stands in w.in so far is looked at between them. */
+static void begin(const stub_server *s, wire *w, const char *path, const char *body) {
+    n_allowed = 0;
+    wire_open_unix(w, s->socket_path);
+    wire_request(w, "POST", path, "", body);
+}
+
+static void allow(int n_steps) {
+    uint64_t deadline = clock_mono_ms() + PATIENCE_MS;
+    n_allowed = n_steps;
+    while (n_allowed > 0 && clock_mono_ms() < deadline)
+        sleep_ms(1);
+    assert_int_equal(n_allowed, 0);
+}
+
+/* Steps until the prompt is read, which may take several, and the first piece is made. */
+static void allow_first(const stub_server *s) {
+    run_stats before, now;
+    uint64_t deadline = clock_mono_ms() + PATIENCE_MS;
+    run_stats_get(s->run, &before);
+    do {
+        uint64_t n_steps = 0;
+        run_stats_get(s->run, &now);
+        n_steps = now.n_steps;
+        allow(1);
+        while (now.n_steps == n_steps && clock_mono_ms() < deadline) {
+            sleep_ms(1);
+            run_stats_get(s->run, &now);
+        }
+    } while (now.n_generated == before.n_generated && clock_mono_ms() < deadline);
+    assert_true(now.n_generated > before.n_generated);
+}
+
+static int count_of(const wire *w, const char *text) {
+    int n = 0;
+    for (const char *p = buf_cstr((buf *)(uintptr_t)&w->in); (p = strstr(p, text)) != NULL; p++)
+        n++;
+    return n;
+}
+
+/* The text has come, or has been held back (NULL); the engine says nothing, and lines of keep-alive
+ * come. One may have been on its way. */
+static void expect_waits(wire *w, const char *text, const char *mark) {
+    if (text != NULL && !wire_await(w, text, 1, PATIENCE_MS)) fail_msg("never came: %s", text);
+    if (!wire_await(w, mark, count_of(w, mark) + 2, PATIENCE_MS))
+        fail_msg("no keep-alive: %s", buf_cstr(&w->in));
+}
+
+static void finish(wire *w, wire_answer *a) {
+    n_allowed = ALL;
+    wire_read(w, a, PATIENCE_MS);
+    assert_int_equal(a->status, 200);
+    assert_true(a->is_complete);
+    wire_close(w);
 }
 
 static void ask(const stub_server *s, const char *path, const char *body, wire_answer *a) {
@@ -71,11 +132,19 @@ static int waits_between(const wire_answer *a, const char *mark, const char *fro
 static void keep_alive_in_thinking(void **state) {
     (void)state;
     static const char *const pieces[] = {"Let me ", "think", "</think>", "The ", "answer"};
+    wire w;
     wire_answer a;
     sse_message m = {0};
     stub_server s;
-    start(&s, pieces, 5, DELAY_MS);
-    ask(&s, CHAT, "{" ASK ",\"stream\":true,\"thinking\":{\"type\":\"enabled\"}}", &a);
+    start(&s, pieces, 5);
+    begin(&s, &w, CHAT, "{" ASK ",\"stream\":true,\"thinking\":{\"type\":\"enabled\"}}");
+    allow_first(&s);
+    expect_waits(&w, "Let me ", "\n: ");
+    allow(1);
+    expect_waits(&w, "\"think\"", "\n: ");
+    allow(2);
+    expect_waits(&w, "The ", "\n: ");
+    finish(&w, &a);
     assert_true(waits_between(&a, "\n: ", "Let me ", "think") > 0);
     assert_true(waits_between(&a, "\n: ", "\"think\"", "The ") > 0);
     assert_true(waits_between(&a, "\n: ", "The ", "answer") > 0);
@@ -84,10 +153,14 @@ static void keep_alive_in_thinking(void **state) {
     assert_string_equal(buf_cstr(&m.content), "The answer");
     sse_message_release(&m);
     wire_answer_release(&a);
-    ask(&s, "/v1/messages",
+    begin(&s, &w, "/v1/messages",
         "{" ASK ",\"stream\":true,\"max_tokens\":50,\"thinking\":{\"type\":\"enabled\","
-        "\"budget_tokens\":40}}",
-        &a);
+        "\"budget_tokens\":40}}");
+    allow_first(&s);
+    expect_waits(&w, "Let me ", "event: ping");
+    allow(3);
+    expect_waits(&w, "The ", "event: ping");
+    finish(&w, &a);
     assert_true(waits_between(&a, "event: ping", "Let me ", "think") > 0);
     assert_true(waits_between(&a, "event: ping", "The ", "answer") > 0);
     wire_answer_release(&a);
@@ -99,13 +172,21 @@ static void keep_alive_in_a_withheld_call(void **state) {
     static const char *const pieces[] = {"Look: ", "<" M " ca", "lls>\n", "<" M " inv", "oke na",
         "me=\"s", "h\">\n<" M " parameter name=\"c\" string=\"true\">l", "s</" M " parameter>\n",
         "</" M " invoke>\n</" M " calls>"};
+    wire w;
     wire_answer a;
     sse_message m = {0};
     stub_server s;
-    start(&s, pieces, 9, DELAY_MS);
-    ask(&s, CHAT, "{" ASK "," TOOLS ",\"stream\":true}", &a);
+    start(&s, pieces, 9);
+    begin(&s, &w, CHAT, "{" ASK "," TOOLS ",\"stream\":true}");
     /* Five pieces are held back until the name of the call is whole. */
-    assert_true(waits_between(&a, "\n: ", "Look", "tool_calls") >= 3);
+    allow_first(&s);
+    expect_waits(&w, "Look", "\n: ");
+    for (int i = 0; i < 5; i++) {
+        allow(1);
+        expect_waits(&w, NULL, "\n: ");
+    }
+    finish(&w, &a);
+    assert_true(waits_between(&a, "\n: ", "Look", "tool_calls") >= 12);
     sse_read_stream(&a.body, &m);
     assert_int_equal(m.n_calls, 1);
     assert_string_equal(buf_cstr(&m.calls[0].name), "sh");
@@ -114,11 +195,17 @@ static void keep_alive_in_a_withheld_call(void **state) {
     sse_message_release(&m);
     wire_answer_release(&a);
     /* Messages hold the whole call back. */
-    ask(&s, "/v1/messages",
+    begin(&s, &w, "/v1/messages",
         "{" ASK ",\"stream\":true,\"max_tokens\":50,\"tools\":[{\"name\":\"sh\",\"input_schema\":{"
-        "\"type\":\"object\",\"properties\":{\"c\":{\"type\":\"string\"}}}}]}",
-        &a);
-    assert_true(waits_between(&a, "event: ping", "Look", "tool_use") >= 5);
+        "\"type\":\"object\",\"properties\":{\"c\":{\"type\":\"string\"}}}}]}");
+    allow_first(&s);
+    expect_waits(&w, "Look", "event: ping");
+    for (int i = 0; i < 7; i++) {
+        allow(1);
+        expect_waits(&w, NULL, "event: ping");
+    }
+    finish(&w, &a);
+    assert_true(waits_between(&a, "event: ping", "Look", "tool_use") >= 16);
     assert_non_null(strstr(buf_cstr(&a.body), "\"partial_json\":\"{\\\"c\\\": \\\"ls\\\"}\""));
     wire_answer_release(&a);
     stub_server_stop(&s);
@@ -130,13 +217,14 @@ static void keep_alive_in_prefill(void **state) {
     /* Also on /v1/messages: a ping may not come before message_start, whose figures are not known. */
     static const char *const routes[] = {CHAT, "/v1/completions", "/v1/responses", "/v1/messages"};
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
+        wire w;
         wire_answer a;
         stub_server s;
-        stub_server_options o = {.tokenizer = tok, .keep_alive_ms = KEEP_ALIVE_MS};
-        o.script = (stub_script){.pieces = pieces, .n_pieces = 2, .prefill_ms = 4 * DELAY_MS};
-        stub_server_start(&s, &o);
-        ask(&s, routes[i],
-            "{" ASK ",\"prompt\":\"hi\",\"input\":\"hi\",\"stream\":true,\"max_tokens\":9}", &a);
+        start(&s, pieces, 2);
+        begin(&s, &w, routes[i],
+            "{" ASK ",\"prompt\":\"hi\",\"input\":\"hi\",\"stream\":true,\"max_tokens\":9}");
+        expect_waits(&w, NULL, ": prefill ");
+        finish(&w, &a);
         const char *wait = strstr(buf_cstr(&a.body), ": prefill ");
         const char *word = strstr(buf_cstr(&a.body), "one ");
         if (wait == NULL || word == NULL || wait > word) {
@@ -150,18 +238,18 @@ static void keep_alive_in_prefill(void **state) {
 static void offered_tools_do_not_buffer(void **state) {
     (void)state;
     static const char *const pieces[] = {"a ", "<b ", "c < ", "d ", "e"};
+    static const char *const seen[] = {"\"a \"", "\"<b \"", "\"c < \"", "\"d \"", "\"e\""};
     wire w;
     wire_answer a;
     sse_message m = {0};
     stub_server s;
-    start(&s, pieces, 5, 20);
-    wire_open_unix(&w, s.socket_path);
-    wire_request(&w, "POST", CHAT, "", "{" ASK "," TOOLS ",\"stream\":true}");
-    uint64_t deadline = clock_mono_ms() + PATIENCE_MS;
-    while (strstr(buf_cstr(&w.in), "\"a \"") == NULL && clock_mono_ms() < deadline) {
-        wire_receive(&w, 10);
+    start(&s, pieces, 5);
+    begin(&s, &w, CHAT, "{" ASK "," TOOLS ",\"stream\":true}");
+    for (int i = 0; i < 5; i++) { /* each is there before the next is made */
+        i == 0 ? allow_first(&s) : allow(1);
+        if (!wire_await(&w, seen[i], 1, PATIENCE_MS)) fail_msg("never came: %s", seen[i]);
     }
-    wire_read(&w, &a, PATIENCE_MS);
+    finish(&w, &a);
     sse_read_stream(&a.body, &m);
     assert_string_equal(buf_cstr(&m.content), "a <b c < d e");
     int n_deltas = 0;
@@ -173,7 +261,6 @@ static void offered_tools_do_not_buffer(void **state) {
     assert_true(n_deltas >= 5);
     sse_message_release(&m);
     wire_answer_release(&a);
-    wire_close(&w);
     stub_server_stop(&s);
 }
 
@@ -183,7 +270,7 @@ static void usage_comes_once(void **state) {
     static const char *const bodies[] = {"{" ASK ",\"stream\":true}",
         "{" ASK ",\"stream\":true,\"stream_options\":{\"include_usage\":true}}"};
     stub_server s;
-    start(&s, pieces, 2, 0);
+    start(&s, pieces, 2);
     for (int i = 0; i < 2; i++) {
         wire_answer a;
         sse_message m = {0};
@@ -234,7 +321,7 @@ static void clients_that_leave(void **state) {
     static const char *const bodies[] = {"{" ASK "}", "{" ASK ",\"stream\":true}"};
     run_stats stats;
     stub_server s;
-    start(&s, pieces, 2, 0);
+    start(&s, pieces, 2);
     for (int i = 0; i < 4; i++) {
         wire w;
         is_held = 1;

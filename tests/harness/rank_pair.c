@@ -22,7 +22,7 @@
 #include "engine/base/json.h"
 #include "engine/base/str.h"
 
-enum { MAX_ARGS = 64 };
+enum { MAX_ARGS = 64, GET_MS = 30000 };
 
 static char program[512], model_dir[512], dir[64], socket_path[128], log_path[128];
 
@@ -137,6 +137,15 @@ void pair_find_ranks(int i_start, int pid[2]) {
     }
 }
 
+int pair_newest_ranks(int pid[2]) {
+    int n = 0;
+    pair_find_ranks(0, pid);
+    for (const char *at = pair_log(); (at = strstr(at, "ranks started rank0=")) != NULL; at++)
+        n++;
+    pair_find_ranks(n - 1, pid);
+    return n - 1;
+}
+
 /* ---- requests ---- */
 
 int pair_get(const char *path, buf *body) {
@@ -145,7 +154,7 @@ int pair_get(const char *path, buf *body) {
     wire_open_unix(&w, socket_path);
     if (w.fd < 0) return 0;
     wire_request(&w, "GET", path, "", NULL);
-    wire_read(&w, &a, 1000);
+    wire_read(&w, &a, GET_MS);
     int status = a.status;
     if (body != NULL) {
         buf_reset(body);
@@ -187,7 +196,7 @@ void pair_reply(const char *question, buf *out) {
         question);
     wire_open_unix(&w, socket_path);
     wire_request(&w, "POST", "/v1/chat/completions", "", body);
-    wire_read(&w, &a, 60000);
+    wire_read(&w, &a, PAIR_END_MS);
     if (a.status != 200 || json_parse(buf_cstr(&a.body), a.body.len, NULL, &v, NULL) != OK) {
         fail_msg("%d %s", a.status, buf_cstr(&a.body));
     }
@@ -245,7 +254,7 @@ void pair_ask_prompt(wire *w, int n_words, int max_tokens) {
     for (int i = 0; i < n_words; i++) {
         buf_printf(&body, "word%d and ", i);
     }
-    buf_printf(&body, "\"}],\"temperature\":0,\"max_tokens\":%d}", max_tokens);
+    buf_printf(&body, "\"}],\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":%d}", max_tokens);
     wire_open_unix(w, socket_path);
     assert_true(w->fd >= 0);
     wire_request(w, "POST", "/v1/chat/completions", "", buf_cstr(&body));

@@ -44,6 +44,9 @@ void pair_stop(pid_t pid);
 int pair_wait_exit(pid_t pid, int timeout_ms);
 /* The process ids of the ranks of start number i_start of the log. */
 void pair_find_ranks(int i_start, int pid[2]);
+/* Those of the newest start, and its number: on a machine that let a rank stand still for as long as a
+ * lost one is waited for it is not the first. */
+int pair_newest_ranks(int pid[2]);
 const char *pair_log(void);
 void pair_clear_log(void);
 void pair_await_log(const char *text);

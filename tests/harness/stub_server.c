@@ -99,6 +99,17 @@ bool stub_server_wait(const stub_server *s, int n_requests) {
     }
 }
 
+bool stub_server_wait_running(const stub_server *s, int n_requests) {
+    uint64_t deadline = clock_mono_ms() + WAIT_MS;
+    run_stats stats;
+    for (;;) {
+        run_stats_get(s->run, &stats);
+        if (stats.n_running == n_requests) return true;
+        if (clock_mono_ms() > deadline) return false;
+        sleep_ms(1);
+    }
+}
+
 void stub_server_stop(stub_server *s) {
     run_abort_all(s->run);
     api_close(s->api);

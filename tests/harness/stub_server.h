@@ -35,6 +35,8 @@ void stub_server_start(stub_server *s, const stub_server_options *o);
 void stub_server_attach(stub_server *s, const stub_server_options *o);
 /* Waits until so many requests run or wait; false if that does not come in a generous time. */
 bool stub_server_wait(const stub_server *s, int n_requests);
+/* The same for those that have left the queue. */
+bool stub_server_wait_running(const stub_server *s, int n_requests);
 void stub_server_stop(stub_server *s);
 
 #endif

@@ -144,6 +144,11 @@ static int step(void *self, const batch_plan *plan, step_result *out, err *e) {
     while (s->script.is_held != NULL && *s->script.is_held != 0) {
         sleep_ms(1);
     }
+    if (s->script.n_allowed != NULL) {
+        while (*s->script.n_allowed <= 0)
+            sleep_ms(1);
+        --*s->script.n_allowed;
+    }
     if (plan->n_spans > s->most_spans) s->most_spans = plan->n_spans;
     for (int32_t i = 0; i < plan->n_spans; i++) {
         const plan_span *span = &plan->spans[i];

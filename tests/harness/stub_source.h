@@ -33,6 +33,7 @@ typedef struct stub_script {
     int32_t max_rows;           /* of one step; 0: 16 */
     int64_t max_context;        /* 0: 8192 */
     const _Atomic int *is_held; /* steps wait while it is not 0; NULL: they do not */
+    _Atomic int *n_allowed;     /* so many more steps are done, the others wait; NULL: all are */
 } stub_script;
 
 typedef struct stub stub;

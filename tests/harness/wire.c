@@ -82,6 +82,18 @@ bool wire_receive(wire *w, int timeout_ms) {
     return buf_append(&w->in, data, (size_t)n) == OK;
 }
 
+bool wire_await(wire *w, const char *text, int n, int timeout_ms) {
+    uint64_t deadline = clock_mono_ms() + (uint64_t)timeout_ms;
+    for (;;) {
+        int n_seen = 0;
+        for (const char *p = buf_cstr(&w->in); (p = strstr(p, text)) != NULL; p++)
+            n_seen++;
+        if (n_seen >= n) return true;
+        if (w->is_closed || clock_mono_ms() >= deadline) return false;
+        wire_receive(w, 100);
+    }
+}
+
 bool wire_wait_closed(wire *w, int timeout_ms) {
     uint64_t deadline = clock_mono_ms() + (uint64_t)timeout_ms;
     while (!w->is_closed && clock_mono_ms() < deadline) {

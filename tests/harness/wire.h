@@ -42,6 +42,8 @@ void wire_read(wire *w, wire_answer *a, int timeout_ms);
 void wire_answer_release(wire_answer *a);
 /* Reads whatever comes for a time; true if anything was added to in. */
 bool wire_receive(wire *w, int timeout_ms);
+/* Receives until the text stands so often in what came; false after the time or at the end. */
+bool wire_await(wire *w, const char *text, int n, int timeout_ms);
 /* True if the server closes within the time; bytes that still come are dropped. */
 bool wire_wait_closed(wire *w, int timeout_ms);
 /* Value of a header copied to out ("" if absent). */
