@@ -124,8 +124,10 @@ void remove_folder(void) {
 
 void write_once(void) {
     side s;
+    run_entry list[N_LIST];
     open_side(&s, folder, 1 << 24, 1);
     ask_all(&s);
+    await_stored(&s, list);
     close_side(&s);
 }
 
@@ -172,6 +174,23 @@ int32_t list_all(side *s, run_entry list[N_LIST]) {
     } while (stats.n_running > 0);
     assert_int_equal(run_entries(s->run, list, N_LIST, &n, NULL), OK);
     assert_true(n <= N_LIST);
+    return n;
+}
+
+int32_t await_stored(side *s, run_entry list[N_LIST]) {
+    int32_t n = 0;
+    int32_t n_stored = 0;
+    uint64_t until = clock_mono_ms() + WAIT_MS;
+    while ((n == 0 || n_stored < n) && clock_mono_ms() < until) { /* the writer gets to it */
+        n = list_all(s, list);
+        n_stored = 0;
+        for (int32_t i = 0; i < n; i++) {
+            n_stored += list[i].is_on_disk;
+        }
+        if (n_stored < n) sleep_ms(5);
+    }
+    assert_true(n > 0);
+    assert_int_equal(n_stored, n);
     return n;
 }
 

@@ -50,6 +50,8 @@ void await_records(const side *s, uint64_t n_records);
 
 /* Saved states, when the last one of each stream is saved, which is behind its last token. */
 int32_t list_all(side *s, run_entry list[N_LIST]);
+/* Until all of them are on disk; how many there are. A side that closes gives the disk seconds only. */
+int32_t await_stored(side *s, run_entry list[N_LIST]);
 /* Forgets one; a disk that takes long is asked again. OK or ERR_NOT_FOUND. */
 int drop(side *s, uint64_t id, bool *was_on_disk);
 /* Forgets saved states of more than n_tokens; how many there were. */

@@ -95,6 +95,7 @@ static void cut_files_are_a_miss(void **state) {
     static const double fractions[] = {0, 0.01, 0.25, 0.5, 0.9, 0.999};
     for (size_t i = 0; i < sizeof fractions / sizeof fractions[0]; i++) {
         side s;
+        run_entry list[N_LIST];
         damage d = {.fraction = fractions[i]};
         remove_folder();
         write_once();
@@ -102,6 +103,7 @@ static void cut_files_are_a_miss(void **state) {
         open_side(&s, side_folder(), 1 << 24, 1);
         assert_true(ask_all(&s) < N_PROMPTS || fractions[i] > 0.5);
         assert_non_null(strstr(side_log(), "cache entry dropped"));
+        await_stored(&s, list);
         close_side(&s);
         open_side(&s, side_folder(), 1 << 24, 1); /* written again meanwhile */
         assert_int_equal(ask_all(&s), N_PROMPTS);

@@ -12,7 +12,6 @@
 
 #include <cmocka.h>
 
-#include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/rand.h"
 #include "engine/run/disk_internal.h"
@@ -65,22 +64,14 @@ static void the_list_tells_what_is_on_disk(void **state) {
     (void)state;
     side s;
     run_entry before[N_LIST], after[N_LIST];
-    int32_t n = 0, n_stored = 0;
     remove_folder();
     open_side(&s, side_folder(), 1 << 24, 1);
     ask_all(&s);
-    uint64_t until = clock_mono_ms() + WAIT_MS;
-    while ((n == 0 || n_stored < n) && clock_mono_ms() < until) { /* the writer gets to it */
-        n = list_all(&s, before);
-        n_stored = 0;
-        for (int32_t i = 0; i < n; i++) {
-            assert_true(before[i].is_in_memory);
-            n_stored += before[i].is_on_disk;
-        }
-        if (n_stored < n) sleep_ms(10);
-    }
+    int32_t n = await_stored(&s, before);
     assert_true(n > N_PROMPTS);
-    assert_int_equal(n_stored, n);
+    for (int32_t i = 0; i < n; i++) {
+        assert_true(before[i].is_in_memory);
+    }
     close_side(&s);
 
     open_side(&s, side_folder(), 1 << 24, 1);
@@ -274,6 +265,7 @@ static void a_wipe_leaves_nothing(void **state) {
     side s;
     remove_folder();
     open_side(&s, side_folder(), 1 << 24, 1);
+    run_entry list[N_LIST];
     run_wiped x;
     for (int round = 0; round < 2; round++) { /* what is on its way, and what is written */
         assert_int_equal(ask_all(&s), 0);
@@ -299,6 +291,7 @@ static void a_wipe_leaves_nothing(void **state) {
     /* It goes on as before. */
     assert_int_equal(ask_all(&s), 0);
     assert_int_equal(ask_all(&s), N_PROMPTS);
+    await_stored(&s, list);
     close_side(&s);
     assert_true(each_file(count_file, NULL) > 0);
     open_side(&s, side_folder(), 1 << 24, 1);
@@ -315,11 +308,13 @@ static void what_others_need_is_not_forgotten(void **state) {
     enum { SHORT = 0, LONG = 1 };
     side s;
     reply r;
+    run_entry list[N_LIST];
     remove_folder();
     open_side(&s, side_folder(), 1 << 24, 1);
     ask(&s, SHORT);
     int32_t n_short = ask(&s, SHORT).n_prompt + REPLY; /* its longest state */
     ask(&s, LONG);
+    await_stored(&s, list);
     assert_true(forget(&s, n_short) > 0);
     close_side(&s);
     open_side(&s, side_folder(), 1 << 24, 1);
