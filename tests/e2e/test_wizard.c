@@ -34,15 +34,7 @@
 #include "tests/harness/spark_tree.h"
 
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
-enum {
-    N_FILES = 3,
-    ROWS = 24,
-    COLUMNS = 80,
-    LIST_COLUMNS = 22,
-    PAGE_MS = 2000,
-    SOON_MS = 60000,
-    LONG_MS = 100000
-};
+enum { N_FILES = 3, ROWS = 24, COLUMNS = 80, LIST_COLUMNS = 22, SOON_MS = 60000, LONG_MS = 100000 };
 extern char **environ;
 
 typedef struct served {
@@ -159,19 +151,25 @@ static void see(const char *text) {
     see_within(text, SOON_MS);
 }
 
-/* Presses a key of the page and waits until the page is another one. False: it is the last. */
+static void keys(const char *k) {
+    pty_keys(&w.term, k);
+}
+#define ENTER "\r"
+#define TAB "\t"
+
+/* All keys so far are taken and the screen shows it. */
+static void catch_up(void) {
+    if (!pty_redraw(&w.term, SOON_MS)) show("not drawn anew", "Ctrl-L");
+}
+
+/* Presses a key of the page. False: it is the last one, the page stays. */
 static bool turn_page(const char *key) {
     buf before = BUF_INIT, now = BUF_INIT;
-    bool is_other = false;
     words_of(&w.term, &before);
     pty_keys(&w.term, key);
-    for (uint64_t until = clock_mono_ms() + PAGE_MS; !is_other && clock_mono_ms() < until;) {
-        pty_read(&w.term, 20);
-        buf_reset(&now);
-        words_of(&w.term, &now);
-        is_other = !w.term.screen.in_sync && strcmp(buf_cstr(&before), buf_cstr(&now)) != 0;
-    }
-    pty_settle(&w.term, 60, 400);
+    catch_up();
+    words_of(&w.term, &now);
+    bool is_other = strcmp(buf_cstr(&before), buf_cstr(&now)) != 0;
     buf_release(&before);
     buf_release(&now);
     return is_other;
@@ -195,25 +193,24 @@ static void see_explained(const char *what, const char *next) {
     find_below(next);
 }
 
-static void keys(const char *k) {
-    pty_keys(&w.term, k);
-}
-#define ENTER "\r"
-#define TAB "\t"
-
 /* Tab until it has the focus. Buttons and fields are there only while the wizard waits, so nothing
  * else moves the focus meanwhile. */
 static void focus_on(const char *focused, const char *other) {
-    for (uint64_t until = clock_mono_ms() + SOON_MS; !has(focused) && !has(other);) {
-        if (clock_mono_ms() >= until) show("is not there", focused);
-        pty_read(&w.term, 30);
+    catch_up();
+    for (uint64_t until = clock_mono_ms() + SOON_MS; !has(focused);) {
+        if (clock_mono_ms() >= until) show("cannot be reached", focused);
+        if (has(other)) keys(TAB);
+        catch_up();
     }
-    pty_settle(&w.term, 150, 3000);
-    for (int i = 0; i < 14 && !has(focused); i++) {
-        pty_keys(&w.term, TAB);
-        pty_settle(&w.term, 150, 3000);
+}
+
+/* Esc, alone: with the next key it would be another one. */
+static void leave_words(void) {
+    keys("\033");
+    for (uint64_t until = clock_mono_ms() + SOON_MS; has("[ Esc closes ]");) {
+        if (clock_mono_ms() >= until) show("does not go", "Esc closes");
+        pty_read(&w.term, 20);
     }
-    if (!has(focused)) show("cannot be reached", focused);
 }
 
 static void press(const char *name) {
@@ -509,7 +506,7 @@ static void wrong_mtu_is_explained_and_set(void **state) {
     see_explained("Large frames are not on everywhere", "Apply sets 9000 on both machines");
     press("Commands");
     see("/etc/netplan/40-cx7.yaml");
-    keys("\033");
+    leave_words();
     press("Set up the network");
     see_within("both halves of the port have an address and large frames", LONG_MS);
     pass("5 Network");
