@@ -223,6 +223,15 @@ static void enlist(run *r, ticket *t) {
     run_wake(r);
 }
 
+/* False: there is no place. */
+static bool come_in(run *r) {
+    int32_t n = atomic_load(&r->n_inside);
+    while (n < r->waiting_cap) {
+        if (atomic_compare_exchange_weak(&r->n_inside, &n, n + 1)) return true;
+    }
+    return false;
+}
+
 int run_submit(run *r, const run_request *q, ticket **out, err *e) {
     int32_t max_tokens = 0;
     *out = NULL;
@@ -244,17 +253,16 @@ int run_submit(run *r, const run_request *q, ticket **out, err *e) {
             (unsigned long long)(available >> 20),
             (unsigned long long)(r->guard.reserve_bytes >> 20));
     }
-    int32_t n_ahead = atomic_fetch_add(&r->n_waiting, 1) + atomic_load(&r->n_running);
-    if (n_ahead >= r->waiting_cap) {
-        atomic_fetch_sub(&r->n_waiting, 1);
+    if (!come_in(r)) {
         atomic_fetch_add(&r->n_refused, 1);
-        return err_set(e, ERR_FULL, "the queue is full: %d requests wait or run", n_ahead);
+        return err_set(e, ERR_FULL, "the queue is full: %d requests wait or run", r->waiting_cap);
     }
     rc = make_ticket(r, q, max_tokens, out, e);
     if (rc != OK) {
-        atomic_fetch_sub(&r->n_waiting, 1);
+        atomic_fetch_sub(&r->n_inside, 1);
         return rc;
     }
+    atomic_fetch_add(&r->n_waiting, 1);
     if (q->guide != NULL) {
         (*out)->guide = *q->guide;
         (*out)->has_guide = true;

@@ -121,9 +121,10 @@ struct run {
     uint64_t open_ns;
 
     /* In and out of the step thread. */
-    _Atomic(ticket *) intake; /* pushed by callers, newest first */
-    _Atomic(ticket *) dead;   /* given up by the step thread, freed by callers */
-    _Atomic int32_t n_waiting;
+    _Atomic(ticket *) intake;  /* pushed by callers, newest first */
+    _Atomic(ticket *) dead;    /* given up by the step thread, freed by callers */
+    _Atomic int32_t n_inside;  /* wait or run, at most waiting_cap */
+    _Atomic int32_t n_waiting; /* for those who ask: who starts counts twice for an instant */
     _Atomic int is_stopping, is_draining, is_aborting, is_asleep;
     int wake_fd;
 

@@ -22,6 +22,7 @@ void ticket_end(run *r, ticket *t, int end, int32_t token, const err *why) {
     atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
     atomic_store_explicit(&t->last_ns, run_now(r), memory_order_relaxed);
     atomic_store(&t->phase, RUN_PHASE_DONE);
+    atomic_fetch_sub(&r->n_inside, 1); /* who reads of the end may ask again */
     ticket_push(t, &event);
     ticket_leave(t);
 }
