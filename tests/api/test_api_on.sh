@@ -42,9 +42,21 @@ shown=$("$tandem" api on --bind 192.0.2.1 --confirm-remote 192.0.2.1 2>&1)
 check "an address of this machine" has "$shown" 'no interface of this machine has the address 192.0.2.1'
 check "nothing of this was kept" is "$("$tandem" config get API_BIND)$("$tandem" config get API_CONFIRMED)" 127.0.0.1
 if command -v script >/dev/null; then
-    shown=$(printf '0.0.0.1\n' | script -qec "$tandem api on --bind 0.0.0.0" /dev/null 2>&1)
+    mkfifo "$work/typing"
+    is_asked() { grep -q 'Type the address again' "$work/typed"; }
+    types() { # WORDS: typed when it asks; what it said is in $shown
+        : >"$work/typed"
+        script -qec "$tandem api on --bind 0.0.0.0" /dev/null <"$work/typing" >"$work/typed" 2>&1 &
+        exec 7>"$work/typing"
+        wait_for 20 is_asked
+        printf '%s\n' "$1" >&7
+        wait $!
+        exec 7>&-
+        shown=$(cat "$work/typed")
+    }
+    types 0.0.0.1
     check "typed wrong" has "$shown" 'not confirmed'
-    shown=$( (sleep 1 && printf '0.0.0.0\n') | script -qec "$tandem api on --bind 0.0.0.0" /dev/null 2>&1)
+    types 0.0.0.0
     check "typed right" has "$shown" "the endpoint is on: http://0.0.0.0:$port/v1"
 else
     skip_one "no program script: the typed confirmation is not tried"

@@ -75,6 +75,8 @@ if command -v script >/dev/null; then
     mkfifo "$work/typing"
     script -qec "$tandem serve --bind 0.0.0.0 --port 0" /dev/null <"$work/typing" >"$work/typed" 2>&1 &
     exec 7>"$work/typing"
+    asks() { grep -q 'Type the address again' "$work/typed"; }
+    wait_for 20 asks
     printf '0.0.0.0\n' >&7
     check "typed right it serves" wait_for 60 is_serving
     shown=$(http GET /v1/models)
@@ -169,10 +171,8 @@ check "a second time it says who runs" has "$shown" 'runs already'
 check "and how to open its endpoint" has "$shown" 'tandem api on'
 "$tandem" stop >/dev/null 2>&1
 check "tandem stop ends it" wait_for 60 no_engine
-(
-    exec 8<>"/dev/tcp/127.0.0.1/$port"
-) 2>/dev/null
-check "the port is free" is $? 1
+is_free() { ! (exec 8<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; }
+check "the port is free" wait_for 20 is_free
 
 # ---- the first key ----
 

@@ -53,11 +53,12 @@ if command -v perl >/dev/null; then
     chmod 700 "$XDG_RUNTIME_DIR/tandem"
     perl -MIO::Socket::UNIX -e '
         my $s = IO::Socket::UNIX->new(Local => $ARGV[0], Listen => 5) or exit 1;
+        open my $f, ">", $ARGV[1] or exit 1;
         while (my $c = $s->accept) { sysread $c, my $b, 4096; print $c "SSH-2.0-hello\r\n"; close $c }
-    ' "$XDG_RUNTIME_DIR/tandem/engine.sock" &
+    ' "$XDG_RUNTIME_DIR/tandem/engine.sock" "$work/listens" &
     other=$!
-    wait_for 5 test -S "$XDG_RUNTIME_DIR/tandem/engine.sock"
-    refused "socket of another program" 20 "TANDEM_SOCKET|in use|another program" "$tandem" start --timeout 2
+    wait_for 5 test -e "$work/listens"
+    refused "socket of another program" 20 "TANDEM_SOCKET|in use|another program" "$tandem" start --timeout 60
     kill "$other"
     rm -f "$XDG_RUNTIME_DIR/tandem/engine.sock"
 else

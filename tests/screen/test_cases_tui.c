@@ -20,7 +20,7 @@
 #include "tui/sse.h"
 #include "tui/width.h"
 
-#define WAIT_MS 8000
+#define WAIT_MS 120000
 
 static vectors counts;
 
@@ -68,7 +68,8 @@ static void sanitize_on_screen(const char *id, const json *c, const char *visibl
     screen_run(&t, &s);
     pty_wait(&t.term, "engine READY", true, WAIT_MS);
     pty_keys(&t.term, "q\r");
-    bool is_done = pty_wait(&t.term, "done ", true, WAIT_MS);
+    bool is_done = pty_wait(&t.term, "done ", true, WAIT_MS) &&
+                   (visible == NULL || pty_wait(&t.term, visible, true, WAIT_MS));
     char got[160];
     snprintf(got, sizeof got,
         "done %d, unknown %d (%s), controls %d, clipboard %zu bytes, title \"%s\", shown %d",
@@ -109,6 +110,15 @@ static bool is_allowed(const json *item, int columns) {
     return false;
 }
 
+/* The first row without the border of the side panel; 40: there is none. */
+static int row_without_border(const vt *v) {
+    for (int row = 1; row < 40; row++) {
+        const vt_cell *k = vt_at(v, row, 84);
+        if (k->len != 3 || memcmp(k->text, "\xe2\x94\x82", 3) != 0) return row;
+    }
+    return 40;
+}
+
 /* Beside the transcript stands the side panel: its border must stay in its column in every row,
  * whatever the terminal makes of the clusters. */
 static void border_stays(const char *id, const json *items) {
@@ -124,14 +134,14 @@ static void border_stays(const char *id, const json *items) {
     pty_wait(&t.term, "engine READY", true, WAIT_MS);
     pty_keys(&t.term, "q\r");
     bool ok = pty_wait(&t.term, "done ", true, WAIT_MS);
-    pty_settle(&t.term, 100, 500);
-    char got[64] = "the border stands";
-    for (int row = 1; row < 40 && ok; row++) {
-        const vt_cell *k = vt_at(&t.term.screen, row, 84);
-        ok = k->len == 3 && memcmp(k->text, "\xe2\x94\x82", 3) == 0;
-        if (!ok) snprintf(got, sizeof got, "no border in row %d", row);
+    int row = 0;
+    for (uint64_t end = clock_mono_ms() + WAIT_MS; ok && row < 40 && clock_mono_ms() < end;) {
+        pty_settle(&t.term, 100, 500);
+        row = row_without_border(&t.term.screen);
     }
-    check(id, ok, "a border in column 84 of every row", got);
+    char got[64];
+    snprintf(got, sizeof got, "no border in row %d", row);
+    check(id, ok && row == 40, "a border in column 84 of every row", got);
     JSON_EACH(item, items) {
         const char *text = json_str(json_get(item, "text"));
         uint32_t code;
@@ -188,7 +198,8 @@ static void run_resize(const char *id, const json *c) {
         "| a | b |\n|---|---|\n| c | d |\n\n"};
     screen_test t;
     const screen_setup s = {.n_rows = 24, .n_columns = 80};
-    fake_reply r = {.pieces = PIECES, .n_pieces = 2, .n_times = 2000, .delay_ms = 2};
+    fake_reply r = {
+        .pieces = PIECES, .n_pieces = 2, .n_times = 2000, .delay_ms = 2, .hold_after = 4000};
     screen_open(&t, &s);
     fake_daemon_script(t.daemon, &r);
     screen_run(&t, &s);
@@ -219,7 +230,7 @@ static void send_named(screen_test *t, const char *key) {
         if (str_eq(KEYS[i].name, key)) key = KEYS[i].bytes;
     }
     screen_keys(t, key);
-    pty_settle(&t->term, 60, 500);
+    if (!pty_redraw(&t->term, WAIT_MS)) fprintf(stderr, "not drawn anew after %s\n", key);
 }
 
 static void run_prompt(const char *id, const json *c) {
@@ -239,6 +250,12 @@ static void run_prompt(const char *id, const json *c) {
         for (int i = 0; i < 2; i++)
             send_named(&t[i], json_str(key));
         const vt *a = &t[0].term.screen, *b = &t[1].term.screen;
+        for (uint64_t end = clock_mono_ms() + WAIT_MS;
+             (a->row != b->row || a->column != b->column || !a->has_cursor) &&
+             clock_mono_ms() < end;) {
+            pty_settle(&t[0].term, 20, 20);
+            pty_settle(&t[1].term, 20, 20);
+        }
         snprintf(got, sizeof got, "after %.20s: %d,%d and %d,%d", json_str(key), a->row, a->column,
             b->row, b->column);
         check(id, a->row == b->row && a->column == b->column && a->has_cursor,
@@ -255,7 +272,8 @@ static void run_interleave(const char *id, const json *c) {
     const char *edit = json_str(json_get(json_get(c, "expect"), "edit_buffer"));
     screen_test t;
     const screen_setup s = {.n_rows = 24, .n_columns = 80};
-    fake_reply r = {.pieces = PIECES, .n_pieces = 2, .n_times = 150, .delay_ms = 5};
+    fake_reply r = {
+        .pieces = PIECES, .n_pieces = 2, .n_times = 150, .delay_ms = 5, .hold_after = 300};
     char line[96], quoted[96];
     screen_open(&t, &s);
     fake_daemon_script(t.daemon, &r);
@@ -269,12 +287,19 @@ static void run_interleave(const char *id, const json *c) {
     }
     snprintf(line, sizeof line, "> %s", visible);
     check(id, pty_wait(&t.term, line, true, WAIT_MS), line, "the input is not shown");
+    fake_daemon_release(t.daemon);
     pty_wait(&t.term, "done ", true, WAIT_MS);
     check(id, vt_has(&t.term.screen, line), line, "the input went away");
     pty_keys(&t.term, "\r");
     pty_wait(&t.term, "turn 2", true, WAIT_MS);
-    char *body = fake_daemon_last_body(t.daemon);
     snprintf(quoted, sizeof quoted, "\"%s\"", edit);
+    char *body = fake_daemon_last_body(t.daemon);
+    for (uint64_t end = clock_mono_ms() + WAIT_MS;
+         strstr(body, quoted) == NULL && clock_mono_ms() < end;) {
+        free(body);
+        pty_settle(&t.term, 20, 20);
+        body = fake_daemon_last_body(t.daemon);
+    }
     check(id, strstr(body, quoted) != NULL, quoted, body);
     free(body);
     screen_close(&t);
