@@ -19,14 +19,14 @@ typedef struct talking {
 bool setup_read_line(const char *prompt, bool is_hidden, char *out, size_t cap) {
     struct termios before, quiet;
     bool is_set = is_hidden && tcgetattr(STDIN_FILENO, &before) == 0;
-    cmd_flush();
-    fprintf(stderr, "%s", prompt);
-    fflush(stderr);
-    if (is_set) {
+    if (is_set) { /* before the prompt: who answers at once is not shown, and loses nothing */
         quiet = before;
         quiet.c_lflag &= ~(tcflag_t)ECHO;
         (void)tcsetattr(STDIN_FILENO, TCSAFLUSH, &quiet);
     }
+    cmd_flush();
+    fprintf(stderr, "%s", prompt);
+    fflush(stderr);
     /* Byte by byte, so that nothing of a secret stays in a buffer of the library. */
     size_t n = 0;
     bool is_ended = false;
