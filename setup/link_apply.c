@@ -17,7 +17,9 @@ static const char UNDO[] = "#!/bin/sh\n"
                            "file='%s'\nkept='%s'\nmark='%s'\nPATH=%s$PATH:/usr/sbin:/sbin\n"
                            "if [ \"$1\" = armed ] && [ ! -e \"$mark\" ]; then exit 0; fi\n"
                            "rm -f \"$mark\"\n"
-                           "if [ -f \"$kept\" ]; then install -m 0600 \"$kept\" \"$file\"; "
+                           "if [ -f \"$kept\" ]; then "
+                           "install -m 0600 \"$kept\" \"$file.tandem-new\" && "
+                           "mv -f \"$file.tandem-new\" \"$file\"; "
                            "else rm -f \"$file\"; fi\n"
                            "exec netplan apply\n";
 /* $1 tools folder, $2 file, $3 new text, $4 kept copy */
