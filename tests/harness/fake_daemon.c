@@ -18,7 +18,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/str.h"
 
-#define MAX_CONNECTIONS 64
+#define MAX_CONNECTIONS 512
 
 typedef struct connection {
     fake_daemon *daemon;

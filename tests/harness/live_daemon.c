@@ -50,7 +50,7 @@ static int get(const live_daemon *d, const char *path, json **out) {
     wire_open_unix(&w, d->socket_path);
     if (w.fd < 0) return 0;
     wire_request(&w, "GET", path, "", NULL);
-    wire_read(&w, &a, 5000);
+    wire_read(&w, &a, READY_MS);
     int status = a.status;
     if (out != NULL && json_parse(buf_cstr(&a.body), a.body.len, NULL, out, NULL) != OK) status = 0;
     wire_answer_release(&a);

@@ -319,7 +319,7 @@ static void run_download(fixture *f, const manifest *m, outcome *o) {
         .connections = 4,
         .unit_bytes = 64 << 20,
         .backoff_ms = 20,
-        .give_up_ms = 60000,
+        .give_up_ms = 120000,
         .limits = {.stall_ms = (int64_t)number(json_get(f->client, "stall_timeout_s"), 30) * 1000},
         .disk = {.ctx = f}};
     if (f->has_free) {
