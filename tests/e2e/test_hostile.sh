@@ -20,7 +20,7 @@ mkdir -p "$(dirname "$helper")" "$worker_home/data/cache"
 # On a terminal, where it would matter.
 on_terminal() {
     # shellcheck disable=SC2086
-    shown=$(timeout 60 nsenter -t "$(node_pid head)" -m -u -i -n -p -- env -i HOME="$head_home" \
+    shown=$(timeout 120 nsenter -t "$(node_pid head)" -m -u -i -n -p -- env -i HOME="$head_home" \
         PATH="$nodes_path" TANDEM_ALLOW_ROOT=1 LC_ALL=C.UTF-8 TERM=xterm \
         script -qec "$tandem $1" /dev/null 2>&1 </dev/null)
     code=$?

@@ -51,7 +51,7 @@ check "two ranks answer" has "$shown" '"text":'
 check "two ranks: the same from their packs" is "$shown" "$pair"
 
 printf '\377\377\377' | dd of="$packs/cpu-1/rank-0-of-1.pack" bs=1 seek=5000000 conv=notrunc status=none
-shown=$(timeout 60 "$out/tandemd" --model "$model" --pack "$packs" --socket "$work/run/bad.sock" 2>&1 </dev/null)
+shown=$(timeout 120 "$out/tandemd" --model "$model" --pack "$packs" --socket "$work/run/bad.sock" 2>&1 </dev/null)
 code=$?
 check "a damaged pack is refused" is $code 20
 check "block, tensors and remedy are named" has "$shown" \
@@ -60,7 +60,7 @@ prepare --ranks 1 --check
 check "mended" is $? 0
 serve mended --pack "$packs"
 check "and right again" is "$shown" "$plain"
-shown=$(timeout 60 "$out/tandemd" --model "$model" --pack "$packs/cpu-1/rank-1-of-2.pack" \
+shown=$(timeout 120 "$out/tandemd" --model "$model" --pack "$packs/cpu-1/rank-1-of-2.pack" \
     --socket "$work/run/bad.sock" 2>&1 </dev/null)
 check "the pack of another rank is refused" has "$shown" 'holds rank 1 of 2, this process is rank 0 of 1'
 done_testing
