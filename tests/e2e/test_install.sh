@@ -29,7 +29,8 @@ has_doc() { # folder
 umask 022
 env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u SAN make -s -o programs install BUILD="$out" CUDA=0 DEPS=0 \
     DESTDIR="$work/root" PREFIX=/usr >"$work/log" 2>&1
-check "make install: $(tail -n 3 "$work/log")" test $? = 0
+code=$?
+check "make install: $(tail -n 3 "$work/log")" test $code = 0
 has_doc "$work/root/usr/share/doc/tandem"
 check "the program" cmp -s "$out/tandem" "$work/root/usr/bin/tandem"
 check "its page" test -s "$work/root/usr/share/man/man1/tandem.1"
@@ -38,7 +39,8 @@ case $out in
 */address | */thread | */undefined) ;; # their libraries do not travel
 *)
     SLIM=1 .ci/bundle "$out" "$work/bundle" >"$work/log" 2>&1
-    check "make bundle: $(tail -n 3 "$work/log")" test $? = 0
+    code=$?
+    check "make bundle: $(tail -n 3 "$work/log")" test $code = 0
     has_doc "$work/bundle/share/doc/tandem"
     ;;
 esac
