@@ -15,7 +15,7 @@
 #define SAMPLER_TEMPERATURE_MIN 1e-4f
 
 /* A bias this low bans. */
-#define SAMPLER_BAN -100.0f
+#define SAMPLER_BAN (-100.0f)
 
 struct sampler {
     int32_t n_vocab;
