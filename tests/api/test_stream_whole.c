@@ -31,6 +31,11 @@
 #define BLOCK(calls) "\n\n<" M " calls>\n" calls "</" M " calls>"
 
 enum { CASES_MAX = 128, CALLS_MAX = 12, BYTES_CUT = 0 };
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { CUT_STEP = 11 }; /* all of them would take half an hour */
+#else
+enum { CUT_STEP = 1 };
+#endif
 
 /* One reply in the words of no protocol. */
 typedef struct said {
@@ -549,7 +554,7 @@ static void run_case(setting *s, int i, protocol p) {
         if (p == CHAT) compare_golden(s, c, &whole);
         if (c->n_calls > 0) check_broken(s, c, p, &whole);
         print_said(&whole, how_of(p), &want);
-        for (size_t k = 0; k <= c->text.len; k++) {
+        for (size_t k = 0; k <= c->text.len; k += CUT_STEP) {
             if (c->cuts[k].n > 0) compare_cut(s, i, (cut){.k = k}, p, &want);
         }
     }
