@@ -55,10 +55,11 @@ int disk_forget_now(disk_cache *d, const disk_line *line, err *e) {
         if (atomic_load(&s->number) != line->segment || atomic_load(&s->bytes) == 0) continue;
         s->n_live--;
         s->n_gone++;
-        if (take_away(d, s, line, e) == OK) return OK;
-        /* No room for a line, say: without its bytes the record is a miss. */
-        return wipe_bytes(
+        if (take_away(d, s, line, NULL) == OK) return OK;
+        /* No room for a line, say: without its bytes the record is a miss, and they make room. */
+        int rc = wipe_bytes(
             atomic_load(&s->fd), line->offset - sizeof *line, sizeof *line + line->len, e);
+        return rc == OK ? take_away(d, s, line, e) : rc;
     }
     return OK; /* its segment went by itself */
 }
