@@ -206,6 +206,7 @@ static void focus_on(const char *focused, const char *other) {
 
 /* Esc, alone: with the next key it would be another one. */
 static void leave_words(void) {
+    see("[ Esc closes ]"); /* the end of the page may come after what was looked for */
     keys("\033");
     for (uint64_t until = clock_mono_ms() + SOON_MS; has("[ Esc closes ]");) {
         if (clock_mono_ms() >= until) show("does not go", "Esc closes");
