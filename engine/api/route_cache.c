@@ -36,11 +36,11 @@ static void put_disk(const run_stats *s, json_w *w) {
     json_w_close(w);
 }
 
-/* A disk that takes long is no failure of the engine: its own words are told. */
+/* A disk that takes long or refuses is no failure of the engine: its own words are told. */
 static void fail(http_request *q, const err *why) {
     api_error e;
-    if (why->code == ERR_TIMEOUT) {
-        api_set(&e, 503, "server_error", NULL, why->msg);
+    if (why->code == ERR_TIMEOUT || why->code == ERR_IO) {
+        api_set(&e, why->code == ERR_IO ? 500 : 503, "server_error", NULL, why->msg);
     } else {
         api_from_err(&e, why);
     }

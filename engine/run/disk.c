@@ -331,6 +331,7 @@ static void free_parts(disk_cache *d) {
     mem_free(d->children);
     mem_free(d->slots);
     mem_free(d->read_buffer);
+    buf_release(&d->left);
     mem_free(d);
 }
 
@@ -342,6 +343,7 @@ int disk_open(const disk_options *options, disk_cache **out, err *e) {
     d->i_current = -1;
     d->epoch = 1;
     d->is_alone = true;
+    d->left = (buf)BUF_MAX(DISK_FORGETS * sizeof(disk_line));
     for (int i = 0; i < DISK_SEGMENTS; i++) {
         d->segments[i].fd = -1;
     }

@@ -106,6 +106,9 @@ bool disk_forget_pages(disk_cache *d, const disk_link *chain, int32_t n);
 bool disk_forget_page(disk_cache *d, const prefix_hash *self, prefix_hash *parent);
 void disk_forget_end(disk_cache *d);
 bool disk_is_quiet(disk_cache *d);
+/* When it is quiet: records that were to go and are there still, because the disk refused; a restart
+ * may bring them back. disk_forget_end, disk_wipe and the writer by itself try again. Any thread. */
+int32_t disk_left(const disk_cache *d);
 
 /* Everything is forgotten: what was written and what is on its way. The files go after what the writer
  * has in hand; disk_is_quiet tells when. False: so many wait for the writer that this one has to be

@@ -98,7 +98,7 @@ void disk_forget_settle(disk_cache *d, uint64_t n_settled) {
 
 void disk_forget_end(disk_cache *d) {
     const disk_job job = {.i_slot = DISK_JOB_TIDY};
-    if (!d->has_forgotten || d->is_alone) return;
+    if ((!d->has_forgotten && disk_left(d) == 0) || d->is_alone) return;
     if (atomic_load(&d->n_forgets) >= DISK_FORGETS)
         return; /* with one of those that wait, or later */
     d->has_forgotten = false;
@@ -111,6 +111,10 @@ bool disk_is_writing(const disk_cache *d) {
 
 bool disk_is_quiet(disk_cache *d) {
     return atomic_load(&d->n_doomed) == 0 && atomic_load(&d->n_forgets) == 0;
+}
+
+int32_t disk_left(const disk_cache *d) {
+    return atomic_load(&d->n_left);
 }
 
 bool disk_wipe(disk_cache *d) {

@@ -115,6 +115,7 @@ struct disk_cache {
     _Atomic int is_closing;
     _Atomic int32_t n_forgets;  /* in jobs or at work, wipes and ends too */
     _Atomic int32_t n_doomed;   /* of doomed, in use */
+    _Atomic int32_t n_left;     /* that were to go and are there still, as of the last tidying */
     _Atomic uint64_t n_settled; /* of those given: in the index, or lost */
 
     /* Writer. */
@@ -128,6 +129,7 @@ struct disk_cache {
     uint64_t group_start; /* size of the current segment when the group began */
     bool has_failed;      /* the rest of the group is not written */
     uint64_t cleaned_s;
+    buf left; /* disk_line: records of which nothing could be taken away yet */
 
     _Atomic uint64_t n_written, n_read, n_records, n_dropped, n_errors;
 };
@@ -165,7 +167,8 @@ bool disk_forget_line(disk_cache *d, const disk_line *line);
 /* When it is opened: pages that no state needs, as a killed process leaves them. */
 void disk_forget_orphans(disk_cache *d);
 
-/* disk_tidy.c: the writer's part of forgetting, or of disk_close when it has ended. */
+/* disk_tidy.c: the writer's part of forgetting, or of disk_close when it has ended. What fails is tried
+ * again by each disk_tidy. */
 int disk_forget_now(disk_cache *d, const disk_line *line, err *e);
 void disk_tidy(disk_cache *d);
 
@@ -178,6 +181,7 @@ void *disk_writer(void *arg);
 int disk_flush_group(disk_cache *d, err *e);
 /* Nothing is written to the current segment any more. */
 void disk_end_segment(disk_cache *d);
-void disk_drop_segment(disk_cache *d, int32_t i, const char *why);
+/* False: a file of it is there still. */
+bool disk_drop_segment(disk_cache *d, int32_t i, const char *why);
 
 #endif

@@ -49,19 +49,30 @@ static int take_away(disk_cache *d, disk_segment *s, const disk_line *line, err 
     return rc;
 }
 
-int disk_forget_now(disk_cache *d, const disk_line *line, err *e) {
+static int wipe_record(const disk_segment *s, const disk_line *line, err *e) {
+    return wipe_bytes(
+        atomic_load(&s->fd), line->offset - sizeof *line, sizeof *line + line->len, e);
+}
+
+static disk_segment *segment_of(disk_cache *d, uint64_t number) {
     for (int i = 0; i < DISK_SEGMENTS; i++) {
         disk_segment *s = &d->segments[i];
-        if (atomic_load(&s->number) != line->segment || atomic_load(&s->bytes) == 0) continue;
-        s->n_live--;
-        s->n_gone++;
-        if (take_away(d, s, line, NULL) == OK) return OK;
-        /* No room for a line, say: without its bytes the record is a miss, and they make room. */
-        int rc = wipe_bytes(
-            atomic_load(&s->fd), line->offset - sizeof *line, sizeof *line + line->len, e);
-        return rc == OK ? take_away(d, s, line, e) : rc;
+        if (atomic_load(&s->number) == number && atomic_load(&s->bytes) != 0) return s;
     }
-    return OK; /* its segment went by itself */
+    return NULL;
+}
+
+int disk_forget_now(disk_cache *d, const disk_line *line, err *e) {
+    disk_segment *s = segment_of(d, line->segment);
+    if (s == NULL) return OK; /* it went by itself */
+    s->n_live--;
+    s->n_gone++;
+    if (take_away(d, s, line, NULL) == OK) return OK;
+    /* No room for a line, say: without its bytes the record is a miss, and they make room. */
+    int rc = wipe_record(s, line, e);
+    if (rc == OK) rc = take_away(d, s, line, e);
+    if (rc != OK) (void)buf_append(&d->left, line, sizeof *line);
+    return rc;
 }
 
 /* ---- a segment ---- */
@@ -87,17 +98,23 @@ static disk_line line_at(const buf *text, size_t at) {
     return line;
 }
 
-/* Fills gone, and wipes the bytes. */
+/* Fills gone, and wipes the bytes: of what the manifest says, and of what it could not be told. */
 static int wipe_gone(disk_cache *d, disk_segment *s, const buf *text, rest *out, err *e) {
     int rc = OK;
     size_t n = 0;
-    out->gone = mem_array(text->len / sizeof(disk_line) + 1, sizeof *out->gone);
+    out->gone = mem_array((text->len + d->left.len) / sizeof(disk_line) + 1, sizeof *out->gone);
     for (size_t at = sizeof(disk_head); at + sizeof(disk_line) <= text->len && rc == OK;
          at += sizeof(disk_line)) {
         disk_line line = line_at(text, at);
         if (line.type != DISK_FORGOTTEN || !disk_line_fits(d, &line)) continue;
         out->gone[n++] = line.offset;
-        rc = wipe_bytes(atomic_load(&s->fd), line.offset - sizeof line, sizeof line + line.len, e);
+        rc = wipe_record(s, &line, e);
+    }
+    for (size_t at = 0; at < d->left.len && rc == OK; at += sizeof(disk_line)) {
+        disk_line line = line_at(&d->left, at);
+        if (line.segment != atomic_load(&s->number)) continue;
+        out->gone[n++] = line.offset;
+        rc = wipe_record(s, &line, e);
     }
     out->n_gone = n;
     qsort(out->gone, n, sizeof *out->gone, compare_offsets);
@@ -180,10 +197,30 @@ out:
 }
 
 /* Nothing in it counts: neither it nor its manifest is needed. */
-static void remove_segment(disk_cache *d, int32_t i) {
+static bool remove_segment(disk_cache *d, int32_t i) {
     if (i == d->i_current) disk_end_segment(d);
-    disk_drop_segment(d, i, "forgotten");
+    if (!disk_drop_segment(d, i, "forgotten")) return false;
     d->segments[i].n_gone = 0;
+    return true;
+}
+
+/* What went stays no longer among those that are left, and the rest is counted. */
+static void count_left(disk_cache *d) {
+    int32_t n = 0;
+    size_t kept = 0;
+    for (int32_t i = 0; i < DISK_SEGMENTS; i++) {
+        const disk_segment *s = &d->segments[i];
+        if (atomic_load(&s->number) != 0 && atomic_load(&s->bytes) != 0) n += s->n_gone;
+    }
+    for (size_t at = 0; at < d->left.len; at += sizeof(disk_line)) {
+        disk_line line = line_at(&d->left, at);
+        const disk_segment *s = segment_of(d, line.segment);
+        if (s == NULL || s->n_gone == 0) continue;
+        memcpy(d->left.data + kept, &line, sizeof line);
+        kept += sizeof line;
+    }
+    d->left.len = kept;
+    atomic_store(&d->n_left, n);
 }
 
 void disk_tidy(disk_cache *d) {
@@ -193,14 +230,16 @@ void disk_tidy(disk_cache *d) {
         err why = ERR_INIT;
         if (atomic_load(&s->number) == 0 || atomic_load(&s->bytes) == 0 || s->n_gone == 0) continue;
         int rc = i == d->i_current ? disk_flush_group(d, &why) : OK;
-        bool is_empty = rc == OK && s->n_live <= 0;
-        if (is_empty) remove_segment(d, i);
-        has_removed |= is_empty;
-        if (rc == OK && !is_empty) rc = tidy_segment(d, i, &why);
+        if (rc == OK && s->n_live <= 0) {
+            has_removed |= remove_segment(d, i);
+            continue;
+        }
+        if (rc == OK) rc = tidy_segment(d, i, &why);
         if (rc == OK) continue;
         atomic_fetch_add_explicit(&d->n_errors, 1, memory_order_relaxed);
         LOG(LOG_ERROR, "cache", "what was forgotten may still be on disk", "message=\"%s\"",
             why.msg);
     }
+    count_left(d);
     if (has_removed && dir_sync(d->dir, NULL) != OK) atomic_fetch_add(&d->n_errors, 1);
 }

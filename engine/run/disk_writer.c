@@ -189,19 +189,36 @@ void disk_end_segment(disk_cache *d) {
     d->i_current = -1;
 }
 
-void disk_drop_segment(disk_cache *d, int32_t i, const char *why) {
-    buf path = BUF_INIT;
+/* The manifest first: without it nothing of the segment counts. */
+static int remove_files(const disk_cache *d, uint64_t number, err *e) {
+    buf manifest = BUF_INIT, segment = BUF_INIT;
+    disk_manifest_path(d, number, &manifest);
+    disk_segment_path(d, number, &segment);
+    int rc = OK;
+    const char *paths[] = {buf_cstr(&manifest), buf_cstr(&segment)};
+    for (int i = 0; i < 2 && rc == OK; i++) {
+        if (unlink(paths[i]) != 0 && errno != ENOENT) rc = err_errno(e, "removing %s", paths[i]);
+    }
+    buf_release(&manifest);
+    buf_release(&segment);
+    return rc;
+}
+
+bool disk_drop_segment(disk_cache *d, int32_t i, const char *why) {
+    err refused = ERR_INIT;
     uint64_t number = atomic_load(&d->segments[i].number);
+    if (remove_files(d, number, &refused) != OK) {
+        atomic_fetch_add_explicit(&d->n_errors, 1, memory_order_relaxed);
+        LOG(LOG_ERROR, "cache", "a segment could not be given up", "why=%s message=\"%s\"", why,
+            refused.msg);
+        return false;
+    }
     LOG(LOG_INFO, "cache", "segment given up", "number=%llu why=%s", (unsigned long long)number,
         why);
-    disk_segment_path(d, number, &path);
-    unlink(buf_cstr(&path));
-    disk_manifest_path(d, number, &path);
-    unlink(buf_cstr(&path));
-    buf_release(&path);
     /* The step thread closes it: it may be reading. */
     tell(d, &(disk_news){.kind = DISK_NEWS_DROPPED, .line = {.segment = number}});
     atomic_store(&d->segments[i].bytes, 0);
+    return true;
 }
 
 static int32_t oldest_segment(disk_cache *d, uint64_t *total, int32_t *n) {
@@ -229,7 +246,7 @@ static void make_room(disk_cache *d) {
     while ((i = oldest_segment(d, &total, &n)) >= 0 &&
            (total > d->o.budget_bytes || n > SEGMENTS_KEPT)) {
         if (atomic_load(&d->n_loading) > 0) return; /* again after the next group */
-        disk_drop_segment(d, i, "budget");
+        if (!disk_drop_segment(d, i, "budget")) return;
     }
 }
 
@@ -244,7 +261,7 @@ static void clean(disk_cache *d) {
         stamp(d, s);
         bool is_old = limit > 0 && now > atomic_load(&s->last_used_s) + limit;
         if (is_old && i != d->i_current && atomic_load(&d->n_loading) == 0) {
-            disk_drop_segment(d, i, "age");
+            (void)disk_drop_segment(d, i, "age");
         }
     }
     disk_tidy(d); /* what could not be done when it was due */
@@ -265,11 +282,14 @@ static void do_wipe(disk_cache *d) {
     d->n_group = 0;
     disk_end_segment(d);
     for (int32_t i = 0; i < DISK_SEGMENTS; i++) {
-        const disk_segment *s = &d->segments[i];
-        if (atomic_load(&s->number) != 0 && atomic_load(&s->bytes) != 0)
-            disk_drop_segment(d, i, "wipe");
+        disk_segment *s = &d->segments[i];
+        if (atomic_load(&s->number) == 0 || atomic_load(&s->bytes) == 0) continue;
+        if (disk_drop_segment(d, i, "wipe")) continue;
+        s->n_gone += s->n_live > 0 ? s->n_live : 1;
+        s->n_live = 0;
     }
     if (dir_sync(d->dir, NULL) != OK) atomic_fetch_add(&d->n_errors, 1);
+    disk_tidy(d);
 }
 
 /* What is not the content of a place. */

@@ -209,7 +209,12 @@ static int wait_for_disk(run *r, err *e) {
                 "the disk takes long, and what was forgotten may be there still; ask again");
         sleep_ms(WAIT_STEP_MS);
     }
-    return OK;
+    int32_t n_left = r->disk != NULL ? disk_left(r->disk) : 0;
+    if (n_left == 0) return OK;
+    return err_set(e, ERR_IO,
+        "the disk refuses: %d records that were forgotten are on it still, and a restart may bring "
+        "them back; the log tells why; mend the disk and ask again",
+        n_left);
 }
 
 static int busy(err *e) {

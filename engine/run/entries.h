@@ -17,7 +17,8 @@ typedef struct run_entry {
 /* Fills up to cap entries; *n is how many there are. ERR_TIMEOUT: no step ended in time. */
 int run_entries(run *r, run_entry *out, int32_t cap, int32_t *n, err *e);
 /* Forgets one and the pages that only it needs, in memory and, where *was_on_disk, there; back when the
- * bytes on disk are wiped. ERR_NOT_FOUND. ERR_TIMEOUT: no step ended in time, or the disk takes long. */
+ * bytes on disk are wiped. ERR_NOT_FOUND. ERR_TIMEOUT: no step ended in time, or the disk takes long.
+ * ERR_IO: it is forgotten in memory, and the disk refused; asking again tries again. */
 int run_entry_drop(run *r, uint64_t id, bool *was_on_disk, err *e);
 
 typedef struct run_wiped {
@@ -26,7 +27,7 @@ typedef struct run_wiped {
     uint64_t disk_bytes; /* that were on disk */
 } run_wiped;
 /* Forgets everything that no running request uses, in memory and on disk. ERR_TIMEOUT: no step ended
- * in time, or the disk takes long. */
+ * in time, or the disk takes long. ERR_IO: the disk refused; asking again tries again. */
 int run_entries_wipe(run *r, run_wiped *out, err *e);
 
 /* The step thread, between steps. */

@@ -1,6 +1,7 @@
 /* Forgetting in the prefix cache on disk: the list tells what is there, what is forgotten is gone from
  * the files at once and does not come back, and what others need stays. */
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -20,16 +21,36 @@
 #include "engine/run/disk_internal.h"
 #include "tests/harness/disk_side.h"
 
-/* So many lines of a manifest find no room; the C library's pwrite gives way to this one. */
+/* So many lines of a manifest find no room, or the disk takes nothing at all; the C library's calls give
+ * way to these. */
 static _Atomic int n_refused;
+static _Atomic bool refuses;
+
+static bool is_refused(void) {
+    if (atomic_load(&refuses)) errno = EIO;
+    return atomic_load(&refuses);
+}
 
 ssize_t pwrite(int fd, const void *p, size_t n, off_t offset) {
+    if (is_refused()) return -1;
     if (n == sizeof(disk_line) && atomic_load(&n_refused) > 0) {
         atomic_fetch_sub(&n_refused, 1);
         errno = ENOSPC;
         return -1;
     }
     return (ssize_t)syscall(SYS_pwrite64, fd, p, n, offset);
+}
+
+int fallocate(int fd, int mode, off_t offset, off_t len) {
+    return is_refused() ? -1 : (int)syscall(SYS_fallocate, fd, mode, offset, len);
+}
+
+int unlink(const char *path) {
+    return is_refused() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+
+int rename(const char *from, const char *to) {
+    return is_refused() ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
 }
 
 static void forgotten_states_do_not_come_back(void **state) {
@@ -363,6 +384,45 @@ static void a_full_disk_brings_nothing_back(void **state) {
     close_side(&s);
 }
 
+/* It is said, not hidden; and when the disk takes it, asking again is enough. */
+static void a_disk_that_refuses_is_told(void **state) {
+    (void)state;
+    side s;
+    run_entry list[N_LIST];
+    run_wiped x;
+    bool was_on_disk = false;
+    err why = ERR_INIT;
+    for (int round = 0; round < 2; round++) { /* one state, and all */
+        bool is_one = round == 0;
+        remove_folder();
+        open_side(&s, side_folder(), 1 << 24, 1);
+        ask_all(&s);
+        close_side(&s); /* nothing is on its way any more */
+        open_side(&s, side_folder(), 1 << 24, 1);
+        int32_t n = list_all(&s, list);
+        qsort(list, (size_t)n, sizeof *list, compare_tokens);
+        uint64_t id = list[n - 1].id;
+        atomic_store(&refuses, true);
+        int rc = is_one ? run_entry_drop(s.run, id, &was_on_disk, &why)
+                        : run_entries_wipe(s.run, &x, &why);
+        assert_int_equal(rc, ERR_IO);
+        assert_non_null(strstr(why.msg, "on it still"));
+        assert_int_equal(list_all(&s, list), is_one ? n - 1 : 0);
+        rc = is_one ? run_entry_drop(s.run, id, &was_on_disk, &why)
+                    : run_entries_wipe(s.run, &x, &why);
+        assert_int_equal(rc, ERR_IO);
+        atomic_store(&refuses, false);
+        rc = is_one ? run_entry_drop(s.run, id, &was_on_disk, &why)
+                    : run_entries_wipe(s.run, &x, &why);
+        assert_int_equal(rc, is_one ? ERR_NOT_FOUND : OK);
+        if (!is_one) assert_int_equal(each_file(count_file, NULL), 0);
+        close_side(&s);
+        open_side(&s, side_folder(), 1 << 24, 1);
+        assert_int_equal(list_all(&s, list), is_one ? n - 1 : 0);
+        close_side(&s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forgotten_states_do_not_come_back),
@@ -374,6 +434,7 @@ int main(void) {
         cmocka_unit_test(a_wipe_leaves_nothing),
         cmocka_unit_test(what_others_need_is_not_forgotten),
         cmocka_unit_test(a_full_disk_brings_nothing_back),
+        cmocka_unit_test(a_disk_that_refuses_is_told),
     };
     return cmocka_run_group_tests(tests, side_setup, side_teardown);
 }
