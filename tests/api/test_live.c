@@ -24,7 +24,11 @@
 #include "tests/harness/live_daemon.h"
 #include "tests/harness/wire.h"
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { PATIENCE_MS = 900000 }; /* a sanitizer on a busy machine is slow */
+#else
+enum { PATIENCE_MS = 240000 };
+#endif
 
 #define USER(text) "\"messages\":[{\"role\":\"user\",\"content\":\"" text "\"}]"
 #define LIMITS ",\"max_completion_tokens\":260,\"seed\":11,\"temperature\":"
