@@ -124,10 +124,17 @@ static size_t decode(const char *s, size_t n, uint32_t *c) {
     return (size_t)len;
 }
 
+/* Vowels and final consonants of a Korean syllable in its decomposed form: drawn into the cells of
+ * its first consonant. */
+static bool is_inner_jamo(uint32_t c) {
+    return (c >= 0x1160 && c <= 0x11ff) || (c >= 0xd7b0 && c <= 0xd7fb);
+}
+
 /* Corrections to utf8proc: unassigned code points are drawn as one cell by terminals, or as two in
  * the emoji planes, and the soft hyphen is drawn. */
 static int code_point_columns(uint32_t c) {
     if (c == 0xad) return 1;
+    if (is_inner_jamo(c)) return 0;
     utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
     if (category == UTF8PROC_CATEGORY_CN) return c >= 0x1f000 && c <= 0x1faff ? 2 : 1;
     int columns = utf8proc_charwidth((utf8proc_int32_t)c);
@@ -140,8 +147,13 @@ bool width_is_mark(uint32_t c) {
     return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_ME;
 }
 
-static bool is_emoji_part(uint32_t c) {
-    return c == 0x200d || c == 0xfe0f || (c >= 0x1f3fb && c <= 0x1f3ff) || is_regional(c);
+/* A joiner also stands in words of Indic scripts, where it makes nothing wider. */
+static bool is_emoji_part(uint32_t base, uint32_t c) {
+    if (c == 0x200d) {
+        return utf8proc_get_property((utf8proc_int32_t)base)->boundclass ==
+               UTF8PROC_BOUNDCLASS_EXTENDED_PICTOGRAPHIC;
+    }
+    return c == 0xfe0f || (c >= 0x1f3fb && c <= 0x1f3ff) || is_regional(c);
 }
 
 width_cluster width_next(const char *s, size_t n) {
@@ -165,7 +177,7 @@ width_cluster width_next(const char *s, size_t n) {
                 (utf8proc_int32_t)previous, (utf8proc_int32_t)c, &state)) {
             break;
         }
-        if (is_emoji_part(c)) is_emoji = true;
+        if (is_emoji_part(k.base, c)) is_emoji = true;
         if (!is_emoji && !width_is_mark(c)) k.columns += code_point_columns(c);
         previous = c;
         k.len += len;

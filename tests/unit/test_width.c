@@ -29,6 +29,11 @@ static void test_clusters(void **state) {
         width("\xf0\x9f\x91\xa8\xe2\x80\x8d\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x91\xa7"), 2);
     assert_int_equal(width("\xe2\x9d\xa4\xef\xb8\x8f"), 2); /* VS16 */
     assert_int_equal(width("\xff\xfe"), 2);                 /* bytes that are no UTF-8: one each */
+    /* a decomposed Korean syllable, as in file names of some systems */
+    assert_int_equal(width("\xe1\x84\x92\xe1\x85\xa1\xe1\x86\xab"), 2);
+    /* a joiner in a word: Sinhala "sri" */
+    assert_int_equal(width("\xe0\xb7\x81\xe0\xb7\x8a\xe2\x80\x8d"), 1);
+    assert_int_equal(width("ab\xe2\x80\x8d"), 2);
 }
 
 static void test_ambiguous(void **state) {
