@@ -199,6 +199,22 @@ static const char *field_next(const char **at, const char *end, size_t *n) {
     return start;
 }
 
+/* A key is a row of strings, each behind its length; the first is the type of the key. What is cut
+ * short or of another type is no key. */
+static bool is_key_of_type(const unsigned char *blob, size_t n, const char *type, size_t n_type) {
+    size_t count = 0;
+    for (size_t at = 0; at < n; count++) {
+        if (n - at < 4) return false;
+        size_t len = (size_t)blob[at] << 24 | (size_t)blob[at + 1] << 16 |
+                     (size_t)blob[at + 2] << 8 | (size_t)blob[at + 3];
+        at += 4;
+        if (len > n - at) return false;
+        if (count == 0 && (len != n_type || memcmp(blob + at, type, len) != 0)) return false;
+        at += len;
+    }
+    return count > 1;
+}
+
 static bool entry_parse(const char *line, const char *end, entry *out) {
     *out = (entry){0};
     size_t n = 0;
@@ -216,7 +232,8 @@ static bool entry_parse(const char *line, const char *end, entry *out) {
     out->key = field_next(&line, end, &out->n_key);
     if (out->n_hosts == 0 || out->n_type == 0 || out->n_key < 16) return false;
     unsigned char *blob = mem_alloc(BLOB_MAX);
-    bool is_key = base64_decode(out->key, out->n_key, blob, BLOB_MAX) > 0;
+    long n_blob = base64_decode(out->key, out->n_key, blob, BLOB_MAX);
+    bool is_key = n_blob > 0 && is_key_of_type(blob, (size_t)n_blob, out->type, out->n_type);
     mem_free(blob);
     return is_key;
 }

@@ -150,6 +150,30 @@ static void an_unknown_host_is_never_taken_silently(void **state) {
     assert_true(sshd_tool(tool)); /* OpenSSH finds our entry too */
 }
 
+/* As OpenSSH reads the file: a key that is cut short or of another type than its line says is no
+ * entry, so it neither fits nor stands for a change. */
+static void a_line_without_a_whole_key_is_no_entry(void **state) {
+    (void)state;
+    static const char key[] =
+        "AAAAC3NzaC1lZDI1NTE5AAAAIMqXgRLKG73K+sIxs5oj3E2nhu/4FHxOcrmAd4Wv7ki7";
+    static const struct {
+        const char *type;
+        int n; /* of the key's characters */
+        known_state want;
+    } cases[] = {{"ssh-ed25519", 68, KNOWN_OK}, {"ssh-ed25519", 40, KNOWN_UNKNOWN},
+        {"ssh-rsa", 68, KNOWN_UNKNOWN}};
+    char path[300], line[200];
+    (void)snprintf(path, sizeof path, "%s/lines", server.dir);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int n = snprintf(line, sizeof line, "spark2 %s %.*s\n", cases[i].type, cases[i].n, key);
+        assert_int_equal(file_write_atomic(path, line, (size_t)n, 0600, NULL), OK);
+        const char *const files[] = {path};
+        const known_query q = {"spark2", 22, "ssh-ed25519", key};
+        known_answer a;
+        assert_int_equal(known_hosts_look(files, 1, &q, &a, NULL), cases[i].want);
+    }
+}
+
 static void a_changed_host_is_refused_with_the_way_out(void **state) {
     (void)state;
     err e = ERR_INIT;
@@ -441,6 +465,7 @@ int main(void) {
         cmocka_unit_test(limits_end_a_command_only),
         cmocka_unit_test(a_second_session_has_the_same_key),
         cmocka_unit_test(an_unknown_host_is_never_taken_silently),
+        cmocka_unit_test(a_line_without_a_whole_key_is_no_entry),
         cmocka_unit_test(a_changed_host_is_refused_with_the_way_out),
         cmocka_unit_test(faults_have_clear_names),
         cmocka_unit_test(goes_through_a_jump_host),
