@@ -129,13 +129,20 @@ typedef struct planning {
     link_plan *out;
 } planning;
 
-static bool is_free(const planning *w, uint32_t net, uint32_t other) {
-    return net != other && !is_taken(w->node[0], w->p[0], net) &&
-           !is_taken(w->node[1], w->p[1], net);
+/* The network of a rail; prefix 0: none yet. */
+typedef struct subnet {
+    uint32_t net;
+    int prefix;
+} subnet;
+
+static bool is_free(const planning *w, uint32_t net, subnet other) {
+    uint32_t mask = mask_of(other.prefix < 24 ? other.prefix : 24);
+    bool is_others = other.prefix > 0 && ((net ^ other.net) & mask) == 0;
+    return !is_others && !is_taken(w->node[0], w->p[0], net) && !is_taken(w->node[1], w->p[1], net);
 }
 
 /* 192.168.100 and .101, or the first free pair of 10.77. */
-static uint32_t free_net(const planning *w, int rail, uint32_t other) {
+static uint32_t free_net(const planning *w, int rail, subnet other) {
     uint32_t usual = 0xc0a86400u + ((uint32_t)rail << 8);
     if (is_free(w, usual, other)) return usual;
     for (uint32_t third = (uint32_t)rail; third < 256; third++) {
@@ -178,8 +185,8 @@ static void fill_now(planning *w) {
 }
 
 /* New addresses for one rail; the other rail's net and host parts are followed where they are good. */
-static void plan_rail(planning *w, int rail, uint32_t other_net) {
-    uint32_t net = free_net(w, rail, other_net);
+static void plan_rail(planning *w, int rail, subnet other) {
+    uint32_t net = free_net(w, rail, other);
     for (int n = 0; n < LINK_NODES; n++) {
         const rail_state *twin = &w->s[n][1 - rail];
         uint32_t host = 10 + (uint32_t)n;
@@ -209,9 +216,10 @@ static void plan_addresses(planning *w) {
     bool keep[LINK_RAILS] = {rail_is_fine(w, 0), rail_is_fine(w, 1) && !is_shared};
     if (is_shared) w->out->verdict = LINK_SAME_SUBNET;
     w->out->is_half = keep[0] != keep[1] && !is_shared;
-    uint32_t nets[LINK_RAILS] = {0, 0};
+    subnet nets[LINK_RAILS] = {{0, 0}, {0, 0}};
     for (int r = 0; r < LINK_RAILS; r++) {
-        if (keep[r]) nets[r] = w->s[0][r].address & mask_of(w->s[0][r].prefix);
+        const rail_state *s = &w->s[0][r];
+        if (keep[r]) nets[r] = (subnet){s->address & mask_of(s->prefix), s->prefix};
     }
     for (int r = 0; r < LINK_RAILS; r++) {
         if (keep[r]) {
@@ -222,10 +230,10 @@ static void plan_addresses(planning *w) {
             uint32_t a = 0;
             int prefix = 24;
             (void)link_parse_address(w->out->rail[0][r].address, &a, &prefix);
-            nets[r] = a & mask_of(prefix);
+            nets[r] = (subnet){a & mask_of(prefix), prefix};
         }
     }
-    w->out->distinct_subnets = nets[0] != nets[1] ? 2 : 1;
+    w->out->distinct_subnets = nets[0].net != nets[1].net ? 2 : 1;
 }
 
 static void judge_mtu(planning *w) {

@@ -257,7 +257,10 @@ static void network_case(const char *id, const json *c) {
     if (json_get(expect, "verdict") != NULL) {
         same_text(id, "verdict", text_of(expect, "verdict"), link_verdict_name(plan.verdict));
     }
-    if (json_get(expect, "needs_consent") != NULL) holds(id, "needs consent", plan.needs_consent);
+    if (json_get(expect, "needs_consent") != NULL) {
+        bool is_wanted = json_is_true(json_get(expect, "needs_consent"));
+        holds(id, "needs consent as expected", plan.needs_consent == is_wanted);
+    }
     compare_plan(id, json_get(expect, "plan"), &plan);
     double share = 0;
     if (json_double(json_get(expect, "test_bytes_max_share_of_free_memory"), &share) == OK) {

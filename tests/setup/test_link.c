@@ -141,6 +141,38 @@ static void the_link_test_measures_and_wants_the_secret(void **state) {
     assert_int_equal(s.rc, OK);
 }
 
+/* A machine with one port that is up and the given addresses on its halves. */
+static void one_port(link_node *n, const char *a, const char *b) {
+    static const char *const names[] = {"enp1s0f0np0", "enP2p1s0f0np0"};
+    static const char *const pci[] = {"0000:01:00.0", "0002:01:00.0"};
+    const char *const address[] = {a, b};
+    memset(n, 0, sizeof *n);
+    n->n_ifs = 2;
+    for (int i = 0; i < 2; i++) {
+        n->ifs[i] = (link_if){.is_up = true, .mtu = 9000, .n_addresses = address[i][0] != '\0'};
+        str_copy(n->ifs[i].name, sizeof n->ifs[i].name, names[i]);
+        str_copy(n->ifs[i].pci, sizeof n->ifs[i].pci, pci[i]);
+        str_copy(n->ifs[i].addresses[0], 24, address[i]);
+    }
+}
+
+/* Half A lies in a wide network that holds the usual one of half B: the plan, once applied, must be
+ * one that the program itself calls ready. */
+static void a_new_rail_stays_out_of_a_wide_one(void **state) {
+    (void)state;
+    static link_node head, worker;
+    const link_node *const both[] = {&head, &worker};
+    link_plan plan;
+    one_port(&head, "192.168.0.1/16", "");
+    one_port(&worker, "192.168.0.2/16", "");
+    link_make_plan(both, NULL, &plan);
+    assert_int_equal(plan.verdict, LINK_CONFIGURABLE);
+    one_port(&head, plan.rail[0][0].address, plan.rail[0][1].address);
+    one_port(&worker, plan.rail[1][0].address, plan.rail[1][1].address);
+    link_make_plan(both, NULL, &plan);
+    assert_string_equal(link_verdict_name(plan.verdict), "ready");
+}
+
 static const import_line *line_named(const import_report *r, const char *name) {
     for (size_t i = 0; i < r->n; i++) {
         if (str_eq(r->lines[i].name, name)) return &r->lines[i];
@@ -227,6 +259,7 @@ int main(void) {
         cmocka_unit_test(the_link_test_measures_and_wants_the_secret),
         cmocka_unit_test(rdma_is_measured_both_ways),
         cmocka_unit_test(other_recipes_settings_are_understood),
+        cmocka_unit_test(a_new_rail_stays_out_of_a_wide_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
