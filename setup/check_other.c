@@ -187,6 +187,7 @@ CHECK_RUN(check_u3) {
     buf tcp = BUF_INIT, tcp6 = BUF_INIT, taken = BUF_INIT;
     char owner[120] = "";
     bool is_foreign = false;
+    err clash = ERR_INIT;
     bool is_read = check_file(c, i, "/proc/net/tcp", &tcp);
     (void)check_file(c, i, "/proc/net/tcp6", &tcp6);
     for (int k = 0; k < n && is_read; k++) {
@@ -197,7 +198,10 @@ CHECK_RUN(check_u3) {
         (void)buf_printf(&taken, "%s%d is used by %s", taken.len > 0 ? "; " : "", ports[k],
             owner[0] != '\0' ? owner : "a program of another user");
     }
-    if (!is_read) {
+    if (i == 0 && settings_check_ports(c->settings, &clash) != OK) {
+        check_say(r, CHECK_STATUS_FAIL, "%s.", clash.msg);
+        check_remedy(r, "Run: tandem config set MASTER_PORT N, or API_PORT N, with a free port.");
+    } else if (!is_read) {
         check_unknown(r, "The ports in use", NULL);
     } else if (taken.len == 0) {
         check_say(r, CHECK_STATUS_PASS, "The ports are free (%d, %d%s).", ports[0], ports[1],

@@ -133,7 +133,8 @@ static int refuse_port(pair_run *p, int node, int port, const char *what, err *e
 static int check_ports(pair_run *p, err *e) {
     const settings *s = p->o->settings;
     int master = (int)settings_int(s, "MASTER_PORT");
-    int rc = refuse_port(p, PAIR_HEAD, master, "where the ranks meet", e);
+    int rc = settings_check_ports(s, e);
+    if (rc == OK) rc = refuse_port(p, PAIR_HEAD, master, "where the ranks meet", e);
     if (rc == OK) rc = refuse_port(p, PAIR_HEAD, master + 1, "where the keepers meet", e);
     if (rc == OK && settings_is_on(s, "API"))
         rc = refuse_port(p, PAIR_HEAD, (int)settings_int(s, "API_PORT"), "the endpoint", e);

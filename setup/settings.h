@@ -18,11 +18,11 @@
 
 typedef enum setting_kind {
     SETTING_TEXT,
-    SETTING_WORD,    /* one of choices */
-    SETTING_SWITCH,  /* on or off (1, 0, yes, no, true, false are read too) */
-    SETTING_INT,     /* min to max */
-    SETTING_NUMBER,  /* min to max */
-    SETTING_PATH,    /* absolute (a leading ~/ is allowed), no ".." part, no ':' */
+    SETTING_WORD,   /* one of choices */
+    SETTING_SWITCH, /* on or off (1, 0, yes, no, true, false are read too) */
+    SETTING_INT,    /* min to max */
+    SETTING_NUMBER, /* min to max */
+    SETTING_PATH,   /* absolute (a leading ~/ is allowed), no ".." part, no ':'; *_DATA: no blank */
     SETTING_ADDRESS, /* IPv4 or IPv6 literal */
     SETTING_URL,     /* https, or http on a loopback address */
     SETTING_NAME,    /* letters, digits, . _ - only */
@@ -81,6 +81,9 @@ bool settings_is_set(const settings *s, const char *name);
 int64_t settings_int(const settings *s, const char *name);   /* INT keys; CHECKed */
 double settings_number(const settings *s, const char *name); /* INT and NUMBER keys */
 bool settings_is_on(const settings *s, const char *name);    /* SWITCH keys */
+
+/* MASTER_PORT (the ranks) and the port above it (the keepers) must differ from API_PORT. ERR_ARG. */
+int settings_check_ports(const settings *s, err *e);
 
 /* Rewrites the file with one key changed (value NULL or "": the key's line is removed). Comments,
  * order and all other lines stay byte for byte. Atomic, mode 0600, makes the folder. The file must

@@ -1,4 +1,4 @@
-/* Checks of single values, one function per kind. */
+/* Checks of single values, one function per kind, and of values against each other. */
 #include "setup/settings.h"
 
 #include <arpa/inet.h>
@@ -49,6 +49,9 @@ static int check_path(const setting_key *k, const char *value, err *e) {
         return bad(k, value, "an absolute path", e);
     }
     if (strchr(value, ':') != NULL) return bad(k, value, "a path without ':'", e);
+    if (str_ends(k->name, "_DATA") && strchr(value, ' ') != NULL) {
+        return bad(k, value, "a path without blanks", e);
+    }
     for (const char *p = value; (p = strstr(p, "..")) != NULL; p += 2) {
         if (p[-1] == '/' && (p[2] == '/' || p[2] == '\0')) {
             return bad(k, value, "a path without a \"..\" part", e);
@@ -177,4 +180,13 @@ int settings_check(const setting_key *k, const char *value, err *e) {
         break;
     }
     return OK;
+}
+
+int settings_check_ports(const settings *s, err *e) {
+    int64_t master = settings_int(s, "MASTER_PORT"), api = settings_int(s, "API_PORT");
+    if (api != master && api != master + 1) return OK;
+    return err_set(e, ERR_ARG,
+        "API_PORT is %lld, and MASTER_PORT %lld takes this port and the next for the two machines; "
+        "set another API_PORT or MASTER_PORT",
+        (long long)api, (long long)master);
 }

@@ -95,6 +95,22 @@ static bool may_be_open(const check_result *r) {
     return false;
 }
 
+static void one_port_for_two_uses_is_a_fault(void **state) {
+    (void)state;
+    pair p;
+    collected *k = calloc(1, sizeof *k);
+    check_status worst;
+    err e = ERR_INIT;
+    pair_open(&p);
+    assert_int_equal(settings_set(p.s, "MASTER_PORT", "8888", SETTING_FILE, NULL), OK);
+    assert_int_equal(check_run(p.c, "U3", -1, collect, k, &worst, &e), OK);
+    assert_int_equal(result_of(k, "head", "U3")->status, CHECK_STATUS_FAIL);
+    assert_non_null(strstr(result_of(k, "head", "U3")->fact, "API_PORT is 8888"));
+    assert_int_equal(result_of(k, "worker", "U3")->status, CHECK_STATUS_PASS);
+    free(k);
+    pair_close(&p);
+}
+
 static void a_healthy_pair_passes(void **state) {
     (void)state;
     pair p;
@@ -279,6 +295,7 @@ static void every_row_of_the_specification_is_there(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_healthy_pair_passes),
+        cmocka_unit_test(one_port_for_two_uses_is_a_fault),
         cmocka_unit_test(each_fault_is_found),
         cmocka_unit_test(a_missing_worker_is_unknown_or_skipped),
         cmocka_unit_test(baselines_are_kept_and_compared),

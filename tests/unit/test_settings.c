@@ -67,6 +67,8 @@ static void refuses_bad_lines_with_their_place(void **state) {
         {"MODEL_DIR=/a/../b", "\"..\""},
         {"MODEL_DIR=/a/..", "\"..\""},
         {"MODEL_DIR=/a:b", "without ':'"},
+        {"HEAD_DATA=/data/my models", "without blanks"},
+        {"WORKER_DATA=\"/my data\"", "without blanks"},
         {"HEAD_IP_A=10.0.0.300", "an IP address"},
         {"HF_ENDPOINT=http://example.com", "https"},
         {"HEAD_IF_A=eth0;id", "letters, digits"},
@@ -113,6 +115,22 @@ static void allows_what_looks_close_to_bad(void **state) {
     assert_string_equal(settings_get(s, "LOG_DIR"), "/x#y");
     assert_false(settings_is_set(s, "PROFILE"));
     settings_free(s);
+}
+
+static void the_endpoint_and_the_pair_need_ports_of_their_own(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int want;
+    } cases[] = {{"", OK}, {"MASTER_PORT=8888\n", ERR_ARG}, {"MASTER_PORT=8887\n", ERR_ARG},
+        {"MASTER_PORT=8889\n", OK}, {"API_PORT=29621\n", ERR_ARG}, {"API_PORT=29622\n", OK}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        settings *s = settings_new();
+        err e = ERR_INIT;
+        assert_int_equal(load(s, cases[i].text, &e), OK);
+        assert_int_equal(settings_check_ports(s, &e), cases[i].want);
+        settings_free(s);
+    }
 }
 
 static void every_builtin_value_passes_its_own_check(void **state) {
@@ -249,6 +267,7 @@ int main(void) {
         cmocka_unit_test(reads_plain_lines),
         cmocka_unit_test(refuses_bad_lines_with_their_place),
         cmocka_unit_test(allows_what_looks_close_to_bad),
+        cmocka_unit_test(the_endpoint_and_the_pair_need_ports_of_their_own),
         cmocka_unit_test(every_builtin_value_passes_its_own_check),
         cmocka_unit_test(later_sources_win),
         cmocka_unit_test(rewrites_one_line_and_keeps_the_rest),
