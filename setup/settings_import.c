@@ -55,7 +55,9 @@ static const alias ALIASES[] = {
     {"TF_DSV41_DEFAULT_EFFORT", "DEFAULT_EFFORT", NULL},
     {"TF_DSV41_FLOOR_GIB", "MEM_FLOOR_GIB", NULL},
     {"TENSORFOLD_MEMORY_RESERVE_GIB", "MEM_FLOOR_GIB", NULL},
+    {"TF_DSV41_FLOOR_HARD_GIB", NULL, "one floor is enough here: MEM_FLOOR_GIB"},
     {"DSV41_MEM_GUARD", "MEM_GUARD", NULL},
+    {"MEMGUARD_MIN_AVAIL_MB", NULL, "the guard's limit is built in; MEM_GUARD switches it"},
     {"DROP_CACHES", "EVICT_CACHE", NULL},
     {"DSV41_DROP_PAGE_CACHE", "EVICT_CACHE", NULL},
     {"TF_RDMA_DEVICES", NULL, FOUND},
@@ -63,10 +65,14 @@ static const alias ALIASES[] = {
     {"GLOO_SOCKET_IFNAME", NULL, FOUND},
     {"NCCL_DEBUG", NULL, BUILT},
     {"NCCL_IB_SUBNET_AWARE_ROUTING", NULL, BUILT},
+    {"NCCL_IB_MERGE_NICS", NULL, BUILT},
+    {"OMPI_MCA_btl_tcp_if_include", NULL, FOUND},
     {"NCCL_BUFFSIZE", NULL, BUILT},
+    {"NCCL_LL128_BUFFSIZE", NULL, BUILT},
     {"NCCL_PROTO", NULL, BUILT},
     {"NCCL_MAX_NCHANNELS", NULL, BUILT},
     {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", NULL, BUILT},
+    {"TF_DS_RANK_CACHE", NULL, "prepared files lie under the data folder"},
 };
 
 static const alias *find_alias(const char *name) {
@@ -179,7 +185,7 @@ static void one_line(import_report *r, char *line, int number, worker_parts *wor
     char *p = trim(line);
     if (p[0] == '\0' || p[0] == '#') return;
     import_line *l = add_line(r, number);
-    if (str_starts(p, "export ")) p = trim(p + 7);
+    if (str_starts(p, "export ") || str_starts(p, "export\t")) p = trim(p + 7);
     char *equals = strchr(p, '=');
     if (equals == NULL) {
         str_copy(l->name, sizeof l->name, "(no KEY=VALUE)");
@@ -189,6 +195,41 @@ static void one_line(import_report *r, char *line, int number, worker_parts *wor
     *equals = '\0';
     str_copy(l->name, sizeof l->name, trim(p));
     classify(l, equals + 1, worker);
+}
+
+static void put_worker(import_line *l, const worker_parts *w, const char *host, const char *names) {
+    buf value = BUF_INIT;
+    (void)buf_printf(&value, "%s%s%s", w->user, w->user[0] != '\0' ? "@" : "", host);
+    str_copy(l->name, sizeof l->name, names);
+    take_value(l, "WORKER_SSH", buf_cstr(&value));
+    buf_release(&value);
+}
+
+/* A user and a host on lines of their own; without a WORKER_HOST the user goes with the last line
+ * that names the worker. */
+static void join_worker(import_report *r, const worker_parts *w) {
+    import_line *host = NULL;
+    if (w->host[0] != '\0') {
+        put_worker(add_line(r, w->line), w, w->host, "WORKER_USER, WORKER_HOST");
+        return;
+    }
+    for (size_t i = 0; i < r->n && w->user[0] != '\0'; i++) {
+        import_line *l = &r->lines[i];
+        if (l->key != NULL && str_eq(l->key, "WORKER_SSH")) host = l;
+        if (str_eq(l->name, "WORKER_USER"))
+            say(l, IMPORT_UNMAPPED, NULL, "no line without a user names the worker to go with it");
+    }
+    if (host == NULL || strchr(host->value, '@') != NULL) return;
+    for (size_t i = 0; i < r->n; i++) {
+        if (str_eq(r->lines[i].name, "WORKER_USER"))
+            say(&r->lines[i], IMPORT_IGNORED, NULL, "joined into WORKER_SSH");
+    }
+    buf name = BUF_INIT, value = BUF_INIT;
+    (void)buf_printf(&name, "WORKER_USER, %s", host->name);
+    (void)buf_puts(&value, host->value);
+    put_worker(host, w, buf_cstr(&value), buf_cstr(&name));
+    buf_release(&name);
+    buf_release(&value);
 }
 
 /* Two lines for one key: the last one wins, as in a shell. */
@@ -208,7 +249,8 @@ int settings_import(const char *text, size_t len, const char *path, import_repor
         return err_set(e, ERR_FORMAT, "%s is not a UTF-8 text file", path);
     }
     int number = 1;
-    for (size_t at = 0; at < len; number++) {
+    size_t mark = len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* of some editors */
+    for (size_t at = mark; at < len; number++) {
         const char *end = memchr(text + at, '\n', len - at);
         size_t n = end != NULL ? (size_t)(end - text) - at : len - at;
         char *line = mem_strndup(text + at, n);
@@ -220,15 +262,7 @@ int settings_import(const char *text, size_t len, const char *path, import_repor
         import_report_release(out);
         return err_set(e, ERR_LIMIT, "%s has more than %d lines", path, IMPORT_MAX_LINES);
     }
-    if (worker.host[0] != '\0') {
-        import_line *l = add_line(out, worker.line);
-        buf value = BUF_INIT;
-        str_copy(l->name, sizeof l->name, "WORKER_USER, WORKER_HOST");
-        (void)buf_printf(
-            &value, "%s%s%s", worker.user, worker.user[0] != '\0' ? "@" : "", worker.host);
-        take_value(l, "WORKER_SSH", buf_cstr(&value));
-        buf_release(&value);
-    }
+    join_worker(out, &worker);
     drop_repeats(out);
     return OK;
 }

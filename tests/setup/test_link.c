@@ -203,6 +203,29 @@ static void other_recipes_settings_are_understood(void **state) {
     import_report_release(&r);
 }
 
+static void odd_lines_of_a_recipe_are_understood(void **state) {
+    (void)state;
+    static const char text[] =
+        "\xef\xbb\xbfHEAD_IP=192.168.100.10\r\nexport\tPARALLEL='2' # two\r\n"
+        "WORKER_USER=me\r\nWORKER=spark2:2222\r\nPARALLEL=3\r\n"
+        "MEMGUARD_MIN_AVAIL_MB=3072\r\n";
+    static const char alone[] = "WORKER_USER=me\nWORKER_SSH=you@spark2\n";
+    import_report r;
+    err e = ERR_INIT;
+    assert_int_equal(settings_import(text, sizeof text - 1, ".env", &r, &e), OK);
+    assert_string_equal(line_named(&r, "HEAD_IP")->key, "HEAD_IP_A");
+    assert_string_equal(line_named(&r, "HEAD_IP")->value, "192.168.100.10");
+    assert_string_equal(r.lines[1].note, "a later line sets the same");
+    assert_string_equal(r.lines[4].value, "3");
+    assert_string_equal(line_named(&r, "WORKER_USER, WORKER")->value, "me@spark2:2222");
+    assert_int_equal(line_named(&r, "MEMGUARD_MIN_AVAIL_MB")->state, IMPORT_IGNORED);
+    import_report_release(&r);
+    assert_int_equal(settings_import(alone, sizeof alone - 1, ".env", &r, &e), OK);
+    assert_int_equal(line_named(&r, "WORKER_USER")->state, IMPORT_UNMAPPED);
+    assert_string_equal(line_named(&r, "WORKER_SSH")->value, "you@spark2");
+    import_report_release(&r);
+}
+
 /* ib_write_bw stands in PATH as a script that notes how it was called; what it "measures" depends on
  * the device that asks. */
 static void rdma_is_measured_both_ways(void **state) {
@@ -259,6 +282,7 @@ int main(void) {
         cmocka_unit_test(the_link_test_measures_and_wants_the_secret),
         cmocka_unit_test(rdma_is_measured_both_ways),
         cmocka_unit_test(other_recipes_settings_are_understood),
+        cmocka_unit_test(odd_lines_of_a_recipe_are_understood),
         cmocka_unit_test(a_new_rail_stays_out_of_a_wide_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
