@@ -337,7 +337,10 @@ static int put_choice(writer *t, const json *choice, int n_offered) {
     const char *type = json_str(json_get(choice, "type"));
     if (choice == NULL) return OK;
     if (type == NULL) return api_bad(t->b.e, "tool_choice", NULL, "tool_choice needs a type");
-    if (json_is_true(json_get(choice, "disable_parallel_tool_use"))) {
+    bool is_single = false;
+    int rc = field_bool_in(choice, "tool_choice", "disable_parallel_tool_use", &is_single, t->b.e);
+    if (rc != OK) return rc;
+    if (is_single) {
         json_w_kbool(&t->b.w, "parallel_tool_calls", false);
     }
     bool is_any = strcmp(type, "any") == 0;
@@ -367,9 +370,11 @@ static int put_choice(writer *t, const json *choice, int n_offered) {
 
 static int put_thinking(writer *t, const json *body) {
     const json *thinking = field_get(body, "thinking");
-    const json *output = field_get(body, "output_config");
-    const json *format = field_get(output, "format");
+    const json *output = NULL;
     int64_t budget = -1;
+    int rc = field_object(body, "output_config", &output, t->b.e);
+    if (rc != OK) return rc;
+    const json *format = field_get(output, "format");
     if (thinking != NULL) {
         const char *type = json_str(json_get(thinking, "type"));
         bool is_on = type != NULL && strcmp(type, "disabled") != 0;
@@ -378,7 +383,7 @@ static int put_thinking(writer *t, const json *body) {
             return api_bad(t->b.e, "thinking.type", NULL,
                 "thinking.type must be enabled, adaptive or disabled");
         }
-        int rc = field_int(thinking, "budget_tokens", (int_range){1, INT64_MAX}, &budget, t->b.e);
+        rc = field_int(thinking, "budget_tokens", (int_range){1, INT64_MAX}, &budget, t->b.e);
         if (rc != OK) return rc;
         json_w_kbool(&t->b.w, "thinking", is_on);
         if (is_on && budget > 0) json_w_ki64(&t->b.w, "thinking_budget", budget);
@@ -422,6 +427,7 @@ int messages_to_chat(
     static const char *const fields[][2] = {{"stop", "stop_sequences"},
         {"reasoning_effort", "output_config.effort"}, {"thinking_budget", "thinking.budget_tokens"},
         {"response_format.json_schema.schema", "output_config.format.schema"},
+        {"response_format.json_schema.strict", "output_config.format.strict"},
         {"response_format", "output_config.format"}};
     static const body_words words = {.list = "messages",
         .schema = "input_schema",

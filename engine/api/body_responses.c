@@ -473,18 +473,21 @@ static int put_fields(writer *t, const json *body) {
     static const char *const same[] = {"model", "stream", "temperature", "top_p", "top_logprobs",
         "tool_choice", "parallel_tool_calls", "prompt_cache_key", "seed", "thinking_budget",
         "thinking", "priority", "cache_salt"};
+    const json *reasoning = NULL, *text = NULL;
     int64_t limit = 0;
     int rc = field_int(body, "max_output_tokens", (int_range){1, INT64_MAX}, &limit, t->b.e);
+    if (rc == OK) rc = field_object(body, "reasoning", &reasoning, t->b.e);
+    if (rc == OK) rc = field_object(body, "text", &text, t->b.e);
     if (rc != OK) return rc;
     if (limit > 0) json_w_ki64(&t->b.w, "max_tokens", limit);
     body_copy(&t->b.w, body, same, sizeof same / sizeof same[0]);
     if (wants_logprobs(body)) json_w_kbool(&t->b.w, "logprobs", true);
-    const json *effort = field_get(field_get(body, "reasoning"), "effort");
+    const json *effort = field_get(reasoning, "effort");
     if (effort != NULL) {
         json_w_key(&t->b.w, "reasoning_effort");
         json_w_value(&t->b.w, effort);
     }
-    const json *format = field_get(field_get(body, "text"), "format");
+    const json *format = field_get(text, "format");
     if (format != NULL) put_format(t, format);
     return OK;
 }
@@ -506,6 +509,7 @@ int responses_to_chat(
     static const char *const fields[][2] = {{"max_tokens", "max_output_tokens"},
         {"reasoning_effort", "reasoning.effort"},
         {"response_format.json_schema.schema", "text.format.schema"},
+        {"response_format.json_schema.strict", "text.format.strict"},
         {"response_format", "text.format"}, {"response_format.type", "text.format.type"}};
     static const body_words words = {.list = "input",
         .schema = "parameters",

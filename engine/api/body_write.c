@@ -88,22 +88,37 @@ static void rename_param(const body_places *p, const char *param, buf *out) {
     if (out->len == 0 && strcmp(param, "messages") == 0) buf_puts(out, p->words->list);
 }
 
+static void replace_first(api_error *e, const char *from, const char *to) {
+    buf text = BUF_INIT;
+    const char *at = strstr(e->message, from);
+    if (at == NULL) return;
+    buf_append(&text, e->message, (size_t)(at - e->message));
+    buf_puts(&text, to);
+    buf_puts(&text, at + strlen(from));
+    str_copy(e->message, sizeof e->message, buf_cstr(&text));
+    buf_release(&text);
+}
+
+/* A pointer into a schema stays; the message begins with the field that holds the schema. */
+static void rename_head(const body_places *p, api_error *e) {
+    for (size_t k = 0; k < p->words->n_fields; k++) {
+        const char *from = p->words->fields[k][0];
+        if (!str_starts(e->message, from) || e->message[strlen(from)] != ':') continue;
+        replace_first(e, from, p->words->fields[k][1]);
+        return;
+    }
+}
+
 void body_places_rename(const body_places *p, api_error *e) {
-    buf name = BUF_INIT, text = BUF_INIT;
+    buf name = BUF_INIT;
     if (p->words == NULL || e->param[0] == '\0') return;
     rename_param(p, e->param, &name);
+    if (e->param[0] == '/') rename_head(p, e);
     if (name.len > 0) {
-        const char *at = strstr(e->message, e->param);
-        if (at != NULL) {
-            buf_append(&text, e->message, (size_t)(at - e->message));
-            buf_puts(&text, buf_cstr(&name));
-            buf_puts(&text, at + strlen(e->param));
-            str_copy(e->message, sizeof e->message, buf_cstr(&text));
-        }
+        replace_first(e, e->param, buf_cstr(&name));
         str_copy(e->param, sizeof e->param, buf_cstr(&name));
     }
     buf_release(&name);
-    buf_release(&text);
 }
 
 void body_begin(body_writer *b, const body_words *words, body_places *places, api_error *e) {

@@ -75,7 +75,7 @@ static int read_format(const json *body, gen_params *p, api_error *e) {
     if (!json_is_object(schema) && !json_is_bool(schema)) {
         return api_bad(e, field, NULL, "%s must be a JSON schema", field);
     }
-    int rc = field_bool(inner, "strict", &p->is_strict, e);
+    int rc = field_bool_in(inner, "response_format.json_schema", "strict", &p->is_strict, e);
     if (p->is_strict) warning_strict(p->warning, schema, "response_format");
     return rc == OK ? set_constraint(p, CONSTRAINT_SCHEMA, schema, field, e) : rc;
 }

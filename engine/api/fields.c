@@ -10,6 +10,12 @@ const json *field_get(const json *object, const char *key) {
     return json_is_null(v) ? NULL : v;
 }
 
+int field_object(const json *object, const char *key, const json **out, api_error *e) {
+    *out = field_get(object, key);
+    if (*out == NULL || json_is_object(*out)) return OK;
+    return api_bad(e, key, NULL, "%s must be an object, not a JSON %s", key, json_kind(*out));
+}
+
 static int wrong_type(api_error *e, const char *key, const char *wanted, const json *v) {
     return api_bad(e, key, NULL, "%s must be %s, not a JSON %s", key, wanted, json_kind(v));
 }
@@ -18,6 +24,14 @@ int field_bool(const json *object, const char *key, bool *out, api_error *e) {
     const json *v = field_get(object, key);
     if (v == NULL || json_bool(v, out) == OK) return OK;
     return wrong_type(e, key, "true or false", v);
+}
+
+int field_bool_in(const json *object, const char *place, const char *key, bool *out, api_error *e) {
+    char name[96];
+    const json *v = field_get(object, key);
+    if (v == NULL || json_bool(v, out) == OK) return OK;
+    (void)snprintf(name, sizeof name, "%s.%s", place, key);
+    return wrong_type(e, name, "true or false", v);
 }
 
 /* The digits of a number, or of a string that may be one. */
@@ -41,6 +55,16 @@ static int whole_number(const char *text, int64_t *out) {
     }
     *out = text[0] == '-' ? INT64_MIN : INT64_MAX;
     return ERR_LIMIT;
+}
+
+int field_whole(const json *v, int64_t *out) {
+    const char *text = number_text(v);
+    return text == NULL ? ERR_FORMAT : whole_number(text, out);
+}
+
+int field_number(const json *v, double *out) {
+    const char *text = number_text(v);
+    return text == NULL ? ERR_FORMAT : parse_double(text, out);
 }
 
 /* A range without an end of its own is told by the bound that was passed. */

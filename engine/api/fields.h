@@ -14,7 +14,11 @@
 /* The member unless it is missing or null. */
 const json *field_get(const json *object, const char *key);
 
+/* *out is NULL when there is none. */
+int field_object(const json *object, const char *key, const json **out, api_error *e);
 int field_bool(const json *object, const char *key, bool *out, api_error *e);
+/* The same for a member of an object that is itself a field: the error names PLACE.KEY. */
+int field_bool_in(const json *object, const char *place, const char *key, bool *out, api_error *e);
 typedef struct int_range {
     int64_t min, max;
 } int_range;
@@ -26,6 +30,9 @@ typedef struct double_range {
     bool excludes_min;
 } double_range;
 int field_double(const json *object, const char *key, double_range range, float *out, api_error *e);
+/* The number that v is, or that its text is; ERR_FORMAT or ERR_LIMIT otherwise, without a message. */
+int field_whole(const json *v, int64_t *out);
+int field_number(const json *v, double *out);
 /* Borrowed from the tree. */
 int field_str(const json *object, const char *key, const char **out, api_error *e);
 

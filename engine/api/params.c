@@ -62,17 +62,13 @@ static int read_limits(const json *body, gen_params *p, api_error *e) {
 
 static int read_stream(const json *body, gen_params *p, api_error *e) {
     int rc = field_bool(body, "stream", &p->is_stream, e);
-    const json *options = field_get(body, "stream_options");
-    if (rc != OK || options == NULL || !p->is_stream) return rc;
-    if (!json_is_object(options)) {
-        return api_bad(e, "stream_options", NULL, "stream_options must be an object, not a JSON %s",
-            json_kind(options));
-    }
-    rc = field_bool(options, "include_usage", &p->has_usage_chunk, e);
-    if (rc == OK) {
-        rc = field_bool(options, "continuous_usage_stats", &p->has_continuous_usage, e);
-    }
-    return rc;
+    static const char field[] = "stream_options";
+    const json *options = NULL;
+    if (rc != OK || !p->is_stream) return rc;
+    rc = field_object(body, field, &options, e);
+    if (rc == OK) rc = field_bool_in(options, field, "include_usage", &p->has_usage_chunk, e);
+    if (rc != OK) return rc;
+    return field_bool_in(options, field, "continuous_usage_stats", &p->has_continuous_usage, e);
 }
 
 static int add_stop(const json *v, gen_params *p, api_error *e) {
@@ -109,7 +105,7 @@ static int read_stops(const api *a, const json *body, gen_params *p, api_error *
     }
     JSON_EACH(item, ids) {
         int64_t id = -1;
-        if (json_i64(item, &id) != OK || id < 0 || id >= a->n_base) {
+        if (field_whole(item, &id) != OK || id < 0 || id >= a->n_base) {
             return api_bad(
                 e, "stop_token_ids", NULL, "stop_token_ids holds something that is no token id");
         }
@@ -139,7 +135,7 @@ static int read_bias(const api *a, const json *body, gen_params *p, api_error *e
                 "logit_bias has the key '%.40s'; keys are token ids below %d", json_key(item),
                 a->n_base);
         }
-        if (json_double(item, &value) != OK || value < -100.0 || value > 100.0) {
+        if (field_number(item, &value) != OK || value < -100.0 || value > 100.0) {
             return api_bad(e, "logit_bias", NULL,
                 "the logit_bias of %lld must be a number from -100 to 100", (long long)id);
         }
@@ -162,9 +158,10 @@ static int read_logprobs(const json *body, gen_params *p, api_error *e) {
 }
 
 static bool is_tool_name(const char *name) {
-    size_t n = strlen(name);
-    for (size_t i = 0; i < n; i++) {
-        if ((unsigned char)name[i] < 0x20 || name[i] == '"' || name[i] == 0x7f) return false;
+    size_t n = 0;
+    for (; *name != '\0'; name++) {
+        if ((unsigned char)*name < 0x20 || *name == '"' || *name == 0x7f) return false;
+        n += ((unsigned char)*name & 0xC0) != 0x80;
     }
     return n >= 1 && n <= TOOL_NAME_MAX;
 }
@@ -190,6 +187,23 @@ static int check_type(const json *tool, const char *path, api_error *e) {
     snprintf(param, sizeof param, "%s.type", path);
     return api_bad(e, param, NULL, "%s must be function%s", param,
         is_custom ? "; custom tools are offered by /v1/responses" : "");
+}
+
+/* An empty list is how some languages write an empty object. */
+static int check_definition(const json *tool, const char *path, api_error *e) {
+    const json *inner = json_get(tool, "function");
+    const json *f = json_is_object(inner) ? inner : tool;
+    const json *schema = field_get(f, "parameters");
+    char place[64];
+    bool is_strict = false;
+    (void)snprintf(place, sizeof place, "%s%s", path, f == inner ? ".function" : "");
+    int rc = field_bool_in(f, place, "strict", &is_strict, e);
+    bool is_schema = schema == NULL || json_is_object(schema) || json_is_bool(schema) ||
+                     (json_is_array(schema) && json_count(schema) == 0);
+    if (rc != OK || is_schema) return rc;
+    str_copy(place + strlen(place), sizeof place - strlen(place), ".parameters");
+    return api_bad(
+        e, place, NULL, "%s must be a JSON schema, not a JSON %s", place, json_kind(schema));
 }
 
 /* Checks the names of the tools; those that chat.h renders. */
@@ -219,6 +233,8 @@ static int check_tools(const json *tools, const char *field, api_error *e) {
                 TOOL_NAME_MAX);
             break;
         }
+        rc = check_definition(tool, path, e);
+        if (rc != OK) break;
         buf_putc(&name, '\n');
         if (strstr(buf_cstr(&names), buf_cstr(&name)) != NULL) {
             rc = api_bad(

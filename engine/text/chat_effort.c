@@ -66,10 +66,17 @@ static int read_thinking(const json *v, const char *param, toggle *out, err *e) 
     return OK;
 }
 
+static int read_object(const json *body, const char *param, const json **out, err *e) {
+    *out = json_get(body, param);
+    if (*out == NULL || json_is_null(*out) || json_is_object(*out)) return OK;
+    return refuse(e, param, "must be an object");
+}
+
 static int read_switch(const json *body, toggle *out, err *e) {
-    const json *kwargs = json_get(body, "chat_template_kwargs");
-    const json *reasoning = json_get(body, "reasoning");
-    int rc = read_thinking(json_get(body, "thinking"), "thinking", out, e);
+    const json *kwargs = NULL, *reasoning = NULL;
+    int rc = read_object(body, "chat_template_kwargs", &kwargs, e);
+    if (rc == OK) rc = read_object(body, "reasoning", &reasoning, e);
+    if (rc == OK) rc = read_thinking(json_get(body, "thinking"), "thinking", out, e);
     if (rc == OK && *out == TOGGLE_ABSENT) {
         rc = read_bool(
             json_get(kwargs, "enable_thinking"), "chat_template_kwargs.enable_thinking", out, e);

@@ -198,6 +198,22 @@ static void bad_requests_name_the_field(void **state) {
         {HELLO ",\"guided_json\":7", "guided_json"},
         {HELLO ",\"modalities\":[\"audio\"]", "modalities"},
         {HELLO ",\"stream\":true,\"stream_options\":5", "stream_options"},
+        {HELLO ",\"stream\":true,\"stream_options\":{\"include_usage\":1}",
+            "stream_options.include_usage"},
+        {HELLO ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{},"
+               "\"strict\":\"yes\"}}",
+            "response_format.json_schema.strict"},
+        {HELLO ",\"reasoning\":\"high\"", "reasoning"},
+        {HELLO ",\"chat_template_kwargs\":[]", "chat_template_kwargs"},
+        {HELLO ",\"logit_bias\":{\"5\":\"1x\"}", "logit_bias"},
+        {HELLO ",\"logit_bias\":{\"5\":true}", "logit_bias"},
+        {HELLO ",\"stop_token_ids\":[\"x\"]", "stop_token_ids"},
+        {HELLO ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":"
+               "\"none\"}}]",
+            "tools[0].function.parameters"},
+        {HELLO ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":"
+               "\"yes\"}}]",
+            "tools[0].function.strict"},
         {HELLO ",\"thinking_budget\":-1", "thinking_budget"},
         {HELLO ",\"max_tokens\":999999", "max_tokens"},
     };
@@ -277,6 +293,23 @@ static const struct {
         "reasoning.effort"},
     {"responses", "\"input\":\"hi\",\"text\":{\"format\":{\"type\":\"json_schema\"}}",
         "text.format.schema", "text.format.schema must be a JSON schema"},
+    {"responses",
+        "\"input\":\"hi\",\"text\":{\"format\":{\"type\":\"json_schema\",\"schema\":{\"pattern\":"
+        "\"(?=a)\"}}}",
+        "/pattern", "text.format.schema: schema at /pattern"},
+    {"responses", "\"input\":\"hi\",\"text\":\"x\"", "text", "text must be an object"},
+    {"responses", "\"input\":\"hi\",\"reasoning\":\"high\"", "reasoning", "must be an object"},
+    {"messages",
+        "\"max_tokens\":9," HELLO
+        ",\"output_config\":{\"format\":{\"type\":\"json_schema\",\"schema\":{\"pattern\":"
+        "\"(?=a)\"}}}",
+        NULL, "output_config.format.schema: schema at /pattern"},
+    {"messages", "\"max_tokens\":9," HELLO ",\"output_config\":\"low\"", NULL,
+        "output_config must be an object"},
+    {"messages",
+        "\"max_tokens\":9," HELLO
+        ",\"tool_choice\":{\"type\":\"auto\",\"disable_parallel_tool_use\":1}",
+        NULL, "tool_choice.disable_parallel_tool_use must be true or false"},
     {"messages", "\"max_tokens\":9,\"system\":\"x\"," HELLO ",\"stop_sequences\":[7]", NULL,
         "stop_sequences must be a string or"},
     {"messages",
@@ -330,6 +363,36 @@ static void fields_that_mean_nothing_are_taken(void **state) {
     assert_string_equal(TEXT_AT(v, "model"), "tandem-stub");
     assert_string_equal(TEXT_AT(v, "service_tier"), "default");
     json_free(v);
+    stub_server_stop(&s);
+}
+
+/* Numbers as numeric strings everywhere; an empty list in place of an empty object; names are
+ * counted in characters. */
+static void odd_spellings_are_taken(void **state) {
+    (void)state;
+    static const char *const more[] = {",\"logit_bias\":{\"5\":\"1.5\"}",
+        ",\"stop_token_ids\":[\"7\",8.0]",
+        ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":[],"
+        "\"strict\":null}}]"};
+    enum { NAME_CHARS = 128 };
+    stub_server_options o = options(hello_pieces, 4);
+    stub_server s;
+    stub_server_start(&s, &o);
+    for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) {
+        char body[1000];
+        snprintf(body, sizeof body, "{" HELLO "%s}", more[i]);
+        json_free(ask_json(&s, "/v1/chat/completions", body, 200));
+    }
+    for (int n = NAME_CHARS; n <= NAME_CHARS + 1; n++) {
+        buf body = BUF_INIT;
+        buf_puts(&body, "{" HELLO ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"");
+        for (int i = 0; i < n; i++)
+            buf_puts(&body, "\u00e9");
+        buf_puts(&body, "\"}}]}");
+        int status = n > NAME_CHARS ? 400 : 200;
+        json_free(ask_json(&s, "/v1/chat/completions", buf_cstr(&body), status));
+        buf_release(&body);
+    }
     stub_server_stop(&s);
 }
 
@@ -699,6 +762,7 @@ int main(void) {
         cmocka_unit_test(bad_requests_name_the_field),
         cmocka_unit_test(refusals_are_exact),
         cmocka_unit_test(fields_that_mean_nothing_are_taken),
+        cmocka_unit_test(odd_spellings_are_taken),
         cmocka_unit_test(choices_usage_and_logprobs),
         cmocka_unit_test(paths_methods_and_ids),
         cmocka_unit_test(text_to_tokens_and_back),
