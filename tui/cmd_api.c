@@ -188,11 +188,7 @@ static void put_running(const json *r) {
 
 static void put_requests(const cmd_args *a, const json *answer, bool has_running) {
     if (cmd_has(a, "json")) {
-        buf line = BUF_INIT;
-        json_print_compact(answer, &line);
-        buf_putc(&line, '\n');
-        cmd_put(line.data, line.len);
-        buf_release(&line);
+        cmd_put_json_of(answer);
         return;
     }
     JSON_EACH(r, json_get(answer, "done")) {

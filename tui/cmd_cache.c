@@ -44,15 +44,7 @@ int cmd_cache_list(const cmd_args *a) {
     int rc = cmd_engine(a, false, &c, &e);
     if (rc == OK) rc = cmd_get_json(c, "/tandem/v1/cache", &v, &e);
     if (rc == OK && cmd_has(a, "json")) {
-        buf out = BUF_INIT;
-        json_w w;
-        cmd_begin_json(&w, &out);
-        JSON_EACH(x, v) {
-            json_w_key(&w, json_key(x));
-            json_w_value(&w, x);
-        }
-        cmd_put_json(&w);
-        buf_release(&out);
+        cmd_put_json_of(v);
     } else if (rc == OK) {
         put_entries(v);
     }
@@ -79,6 +71,7 @@ int cmd_cache_rm(const cmd_args *a) {
     err e = ERR_INIT;
     int n = 0;
     int rc = cmd_engine(a, false, &c, &e);
+    if (rc != OK) return cmd_fail_engine(&e);
     for (; n < a->n_args && rc == OK; n++) {
         char path[64];
         uint64_t id = 0;

@@ -96,6 +96,19 @@ void cmd_flush(void) {
     if (fflush(stdout) != 0 && output_errno == 0) output_errno = errno;
 }
 
+void cmd_put_json_of(const json *v) {
+    buf out = BUF_INIT;
+    json_w w;
+    cmd_begin_json(&w, &out);
+    JSON_EACH(x, v) {
+        if (str_eq(json_key(x), "v")) continue;
+        json_w_key(&w, json_key(x));
+        json_w_value(&w, x);
+    }
+    cmd_put_json(&w);
+    buf_release(&out);
+}
+
 bool cmd_output_failed(void) {
     return output_errno != 0;
 }

@@ -97,6 +97,8 @@ bool cmd_output_failed(void);
 int cmd_finish(int exit_code);
 /* Ends the object, prints it and its line break, and frees nothing. */
 void cmd_put_json(json_w *w);
+/* An object of the engine, printed as one of ours. */
+void cmd_put_json_of(const json *v);
 /* Starts an object with "v": 1. */
 void cmd_begin_json(json_w *w, buf *out);
 

@@ -314,6 +314,8 @@ static int look(watcher *w) {
     json *v = NULL;
     err e = ERR_INIT;
     int code = EXIT_OK, rc = job_status_read(w->c->name, &text, &e);
+    if (rc == ERR_NOT_FOUND)
+        err_set(&e, rc, "no %s has run yet; begin with: tandem %s", w->c->name, w->c->name);
     if (rc == OK) rc = json_parse(buf_cstr(&text), text.len, NULL, &v, &e);
     if (rc == OK) show(w, v, &text);
     if (w->is_last && w->is_terminal && !w->is_in_place) cmd_puts("\n");

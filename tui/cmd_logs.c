@@ -83,7 +83,7 @@ static int read_since(const char *text, char out[32], err *e) {
 
 int log_filter_make(const cmd_args *a, log_filter *f, err *e) {
     const char *level = cmd_value(a, "level"), *re = cmd_value(a, "grep");
-    const char *since = cmd_value(a, "since");
+    const char *since = cmd_value(a, "since"), *node = cmd_value(a, "node");
     *f = (log_filter){.args = a, .is_json = cmd_has(a, "json")};
     if (level != NULL) {
         if (log_level_parse(level, &f->level) != OK) {
@@ -92,6 +92,8 @@ int log_filter_make(const cmd_args *a, log_filter *f, err *e) {
         }
         f->has_level = true;
     }
+    if (node != NULL && !str_eq(node, "head") && !str_eq(node, "worker"))
+        return err_set(e, ERR_ARG, "\"%.40s\" is no machine; name head or worker", node);
     if (since != NULL && read_since(since, f->since, e) != OK) return ERR_ARG;
     if (re == NULL) return OK;
     int rc = regcomp(&f->regex, re, REG_EXTENDED | REG_NOSUB);
@@ -194,7 +196,7 @@ static int wipe_file(const char *path, uint64_t *bytes, err *e) {
     return rc;
 }
 
-static int wipe(void) {
+static int wipe(const cmd_args *a) {
     static const char *const names[] = {"requests.jsonl", "requests.jsonl.1"};
     buf dir = BUF_INIT, path = BUF_INIT;
     err e = ERR_INIT;
@@ -204,15 +206,23 @@ static int wipe(void) {
         rc = path_join(&path, buf_cstr(&dir), names[i]);
         if (rc == OK) rc = wipe_file(buf_cstr(&path), &bytes, &e);
     }
-    if (rc == OK)
+    if (rc == OK && cmd_has(a, "json")) {
+        buf out = BUF_INIT;
+        json_w w;
+        cmd_begin_json(&w, &out);
+        json_w_ku64(&w, "wiped_bytes", bytes);
+        cmd_put_json(&w);
+        buf_release(&out);
+    } else if (rc == OK) {
         cmd_printf("the log of requests is empty (%llu bytes wiped)\n", (unsigned long long)bytes);
+    }
     buf_release(&dir);
     buf_release(&path);
     return rc == OK ? cmd_finish(EXIT_OK) : cmd_fail(&e);
 }
 
 int cmd_logs(const cmd_args *a) {
-    if (cmd_has(a, "wipe")) return wipe();
+    if (cmd_has(a, "wipe")) return wipe(a);
     log_filter f;
     buf path = BUF_INIT;
     err e = ERR_INIT;
@@ -223,6 +233,10 @@ int cmd_logs(const cmd_args *a) {
         code = cmd_fail_usage(&e);
     } else if (cmd_pair_applies(a)) {
         code = cmd_logs_pair(a, &f, n_lines);
+    } else if (str_eq(cmd_value(a, "node"), "worker")) {
+        err_set(&e, ERR_NET, CMD_NO_WORKER);
+        cmd_fail(&e);
+        code = EXIT_NODE_UNREACHABLE;
     } else if (paths_engine_log(&path, &e) != OK || show(&f, buf_cstr(&path), n_lines, &e) != OK) {
         code = cmd_fail(&e);
     }

@@ -181,18 +181,13 @@ int cmd_logs_pair(const cmd_args *a, const log_filter *f, int64_t n_lines) {
     source sources[SOURCES];
     lines l = {0};
     err e = ERR_INIT;
-    const char *only = cmd_value(a, "node");
-    if (only != NULL && !str_eq(only, NODES[0]) && !str_eq(only, NODES[1])) {
-        err_set(&e, ERR_ARG, "\"%.40s\" is no machine; name head or worker", only);
-        return cmd_fail_usage(&e);
-    }
     if (cmd_nodes_open(a, true, &n, &e) != OK) return cmd_fail(&e);
     int count = find_sources(a, &n, sources);
     look(&n, f, sources, count, &l);
     put_lines(f, &l, n_lines);
     if (count == 0) cmd_note("there is no log yet; tandem start begins one");
     if (count > 0 && cmd_has(a, "follow")) follow(&n, f, sources, count);
-    bool is_all = only != NULL || n.missing[1][0] == '\0';
+    bool is_all = str_eq(cmd_value(a, "node"), NODES[0]) || n.missing[1][0] == '\0';
     for (int i = 0; i < count; i++) {
         mem_free(sources[i].path);
         buf_release(&sources[i].rest);

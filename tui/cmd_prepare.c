@@ -402,8 +402,20 @@ static int self_test(const cmd_args *a) {
     return cmd_finish(code);
 }
 
+/* Before a job begins that would only fail with them. */
+static int check_options(const cmd_args *a, err *e) {
+    int64_t n = 0;
+    exl3_layout layout = EXL3_LAYOUT_CPU;
+    int rc = cmd_int_option(a, "ranks", (cmd_range){1, PREPARE_MAX_RANKS, 1}, &n, e);
+    if (rc == OK) rc = cmd_int_option(a, "rank", (cmd_range){0, PREPARE_MAX_RANKS - 1, 0}, &n, e);
+    if (rc == OK && cmd_value(a, "layout") != NULL) rc = find_layout(a, &layout, e);
+    return rc;
+}
+
 int cmd_prepare(const cmd_args *a) {
     static const cmd_job job_of_prepare = {"prepare", work};
+    err e = ERR_INIT;
+    if (check_options(a, &e) != OK) return cmd_fail_usage(&e);
     if (cmd_has(a, "self-test")) return self_test(a);
     return cmd_job_run(a, &job_of_prepare);
 }

@@ -274,6 +274,7 @@ static void default_path(char path[64]) {
     strftime(path, 64, "tandem-support-%Y%m%d-%H%M%S.txt", &t);
 }
 
+/* path NULL: nothing was written, so the text itself is given. */
 static int put_result(const cmd_args *a, const char *path, const buf *out, const redact_counts *c) {
     if (!cmd_has(a, "json")) {
         cmd_note(
@@ -290,6 +291,7 @@ static int put_result(const cmd_args *a, const char *path, const buf *out, const
     json_w_ki64(&w, "addresses", c->addresses);
     json_w_ki64(&w, "names", c->names);
     json_w_ki64(&w, "texts", c->texts);
+    if (path == NULL) json_w_kstr(&w, "text", buf_cstr(out));
     cmd_put_json(&w);
     buf_release(&text);
     return EXIT_OK;
@@ -302,17 +304,23 @@ int cmd_support(const cmd_args *a) {
     char name[64];
     default_path(name);
     const char *path = cmd_value(a, "output") != NULL ? cmd_value(a, "output") : name;
-    bool has_yes = cmd_has(a, "yes");
+    bool has_yes = cmd_has(a, "yes"), is_json = cmd_has(a, "json"), is_shown = cmd_has(a, "print");
+    if (is_json && !has_yes && !is_shown) {
+        err_set(&e, ERR_ARG, "--json needs --yes (write the file) or --print (the text in it)");
+        return cmd_fail_usage(&e);
+    }
     int code = EXIT_OK, rc = make_bundle(a, &out, &counts, &e);
-    if (rc == OK && !has_yes) {
+    if (rc == OK && is_json && is_shown) {
+        code = put_result(a, NULL, &out, &counts);
+    } else if (rc == OK && (is_shown || !has_yes)) {
         cmd_put_text(out.data, out.len);
         cmd_flush();
-        if (!cmd_has(a, "print") && !is_agreed(path)) {
+        if (!is_shown && !is_agreed(path)) {
             cmd_note("nothing was written; tandem support --yes writes it without asking");
             code = EXIT_ENDED_BY_USER;
         }
     }
-    if (rc == OK && code == EXIT_OK && !cmd_has(a, "print")) {
+    if (rc == OK && code == EXIT_OK && !is_shown) {
         rc = file_write_atomic(path, out.data, out.len, 0600, &e);
         if (rc == OK) code = put_result(a, path, &out, &counts);
     }

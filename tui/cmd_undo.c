@@ -145,6 +145,20 @@ static int apply_wanted(undoing *u, err *e) {
     return OK;
 }
 
+/* The first of the named changes that set-up never made, or NULL. */
+static const char *unknown_id(const undoing *u) {
+    for (int i = 0; i < u->a->n_args; i++) {
+        bool is_known = false;
+        char id[24];
+        for (size_t k = 0; k < u->list.n && !is_known; k++) {
+            snprintf(id, sizeof id, "%lld", (long long)u->list.entries[k].id);
+            is_known = str_eq(u->a->args[i], id);
+        }
+        if (!is_known) return u->a->args[i];
+    }
+    return NULL;
+}
+
 static int count_wanted(const undoing *u) {
     int n = 0;
     for (size_t i = 0; i < u->list.n; i++)
@@ -158,6 +172,12 @@ int cmd_undo_apply(const cmd_args *a) {
     int code = EXIT_OK;
     cmd_stop_fd();
     if (open_list(a, &u, &e) != OK) {
+        close_list(&u);
+        return cmd_fail(&e);
+    }
+    if (unknown_id(&u) != NULL) {
+        err_set(&e, ERR_NOT_FOUND, "there is no change %.40s; tandem undo list shows all",
+            unknown_id(&u));
         close_list(&u);
         return cmd_fail(&e);
     }

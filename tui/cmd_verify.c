@@ -142,8 +142,12 @@ int cmd_verify(const cmd_args *a) {
     if (paths_state(&baseline, NULL) == OK && buf_puts(&baseline, "/verify-speed.json") == OK)
         o.baseline = buf_cstr(&baseline);
     if (key_file != NULL) rc = read_key(key_file, &key, &e);
-    if (rc == OK && key.len > 0) o.key = buf_cstr(&key);
-    if (rc == OK) rc = find_target(a, &o, &socket, &e);
+    if (rc != OK) {
+        buf_release(&baseline);
+        return cmd_fail(&e);
+    }
+    if (key.len > 0) o.key = buf_cstr(&key);
+    rc = find_target(a, &o, &socket, &e);
     if (rc == OK) rc = verify_run(&o, on_line, &r, &s, &e);
     if (rc == OK) {
         put_summary(&r, &s);

@@ -168,6 +168,16 @@ refused "bad setting of the chat" 2 "from 0 to 2" "$tandem" ask --set temp=9 hi
 refused "bad effort" 2 "no thinking effort" "$tandem" ask --thinking lots hi
 refused "no terminal" 2 "needs a terminal" "$tandem"
 refused "bad protocol" 2 "no protocol" "$tandem" bench fast
+refused "logs of an unknown machine" 2 "head or worker" "$tandem" logs --node moon
+refused "logs of a worker that is not set up" 40 "no worker is set up" "$tandem" logs --node worker
+refused "key file that is not there" 20 "no-such" "$tandem" verify --key-file "$work/no-such"
+refused "too many ranks" 2 "from 1 to 16" "$tandem" prepare --ranks 99
+refused "undo of an unknown change" 20 "no change 7" "$tandem" undo apply --yes 7
+refused "watching a job that never ran" 20 "no download has run yet" "$tandem" download --attach
+shown=$("$tandem" api requests --json)
+check "requests are one object of ours" has "$shown" '^\{"v":1,"running":\[.*\}$'
+"$tandem" stop >/dev/null 2>&1
+refused "entry of a cache without an engine" 41 "no engine" "$tandem" cache rm 1
 refused "quantize without bits" 2 "which bits" "$tandem" model quantize a b
 refused "quantize of nothing" 20 "config.json|no-such" "$tandem" model quantize "$work/no-such" "$work/q" --bits '*=3'
 done_testing

@@ -23,6 +23,13 @@ check "without a yes nothing is written" is "$code" 30
 check "and that is said" has "$shown" 'nothing was written'
 check "no file" is "$(ls tandem-support-* 2>/dev/null | wc -l)" 0
 
+shown=$("$tandem" support --json </dev/null 2>&1)
+check "as JSON it wants to know where the text goes" is "$?" 2
+check "which is one sentence" one_line "$shown"
+shown=$("$tandem" support --print --json)
+check "as JSON the text is in the one object" has "$shown" '^\{"v":1,"file":null,.*"text":".*==== versions ====.*"\}$'
+check "and nothing else" is "$(printf '%s\n' "$shown" | wc -l)" 1
+
 shown=$("$tandem" support --yes --json --output bundle.txt)
 check "a yes writes" has "$shown" '"file":"bundle.txt","bytes":[0-9]+,"secrets":[1-9]'
 check "the file is private" is "$(stat -c %a bundle.txt)" 600
@@ -38,7 +45,8 @@ shown=$("$tandem" logs --wipe)
 check "wipe: says how much" has "$shown" 'is empty \(46 bytes wiped\)'
 check "wipe: nothing is left" eval '[ ! -s "$log" ] && [ ! -s "$log.1" ]'
 check "wipe: the log of the engine stays" test -s "$XDG_STATE_HOME/tandem/logs/engine.log"
-shown=$("$tandem" logs --wipe 2>&1)
+shown=$("$tandem" logs --wipe --json 2>&1)
 check "wipe: again is no error" is $? 0
+check "wipe: as one object" is "$shown" '{"v":1,"wiped_bytes":0}'
 
 done_testing
