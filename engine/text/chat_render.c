@@ -176,6 +176,8 @@ static int message(render *r, size_t i) {
     const chat_message *m = &r->c->messages[i];
     int rc = i == 0 ? before_first(r, m) : OK;
     if (rc != OK) return rc;
+    /* What the header before it opened ends here; only a reminder stands inside it. */
+    if (m->role != ROLE_REMINDER) r->out->starts_in_reasoning = false;
     switch (m->role) {
     case ROLE_SYSTEM:
         rc = system_turn(r, m->source, i);

@@ -72,7 +72,7 @@ static bool holds_control(slice s) {
 }
 
 /* ns::name into its parts. */
-static void set_name(strict_call *call, slice name) {
+static bool set_name(strict_call *call, slice name) {
     const char *colons = memmem(name.p, name.len, "::", 2);
     if (colons != NULL) {
         size_t space = (size_t)(colons - name.p);
@@ -81,6 +81,7 @@ static void set_name(strict_call *call, slice name) {
         name.len -= space + 2;
     }
     call->name = mem_strndup(name.p, name.len);
+    return memmem(name.p, name.len, "::", 2) == NULL;
 }
 
 static strict_call *add_call(strict_message *m) {
@@ -140,7 +141,7 @@ static int read_parameter(cursor *c, strict_call *call, key_list *seen, bool *go
 static int read_invoke(cursor *c, strict_message *m) {
     slice head;
     int stop = read_until(c, OPEN_PARAMETER, CLOSE_INVOKE, &head);
-    while (head.len > 0 && (head.p[0] == ' ' || head.p[0] == '\n' || head.p[0] == '\t')) {
+    while (head.len > 0 && memchr(" \t\n\v\f\r", head.p[0], 6) != NULL) {
         head.p++;
         head.len--;
     }
@@ -149,7 +150,7 @@ static int read_invoke(cursor *c, strict_message *m) {
                 (cut_back(&head, "\">\n\n") || cut_back(&head, "\">\n"));
     if (!fits) return wrong(c, "a bad invoke tag");
     strict_call *call = add_call(m);
-    set_name(call, head);
+    if (!set_name(call, head)) return wrong(c, "a name with more than one '::'");
     key_list seen = {0};
     bool goes_on = stop == 0;
     int rc = OK;

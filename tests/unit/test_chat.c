@@ -182,6 +182,36 @@ static void test_prefix_continues_the_last_turn(void **state) {
         NULL, "</think>Once");
 }
 
+static void starts(const char *body, bool in_reasoning) {
+    chat_prompt p = CHAT_PROMPT_INIT;
+    err e = ERR_INIT;
+    if (render(body, NULL, &p, &e) != OK) fail_msg("%s", e.msg);
+    if (p.starts_in_reasoning != in_reasoning) fail_msg("the reply to %s starts wrong", body);
+    chat_prompt_release(&p);
+}
+
+static void test_where_the_reply_starts(void **state) {
+    (void)state;
+#define THINKING "{\"thinking\":true,\"messages\":[" USER
+    starts(THINKING "]}", true);
+    starts("{\"messages\":[" USER "]}", false);
+    starts(THINKING ",{\"role\":\"assistant\",\"content\":\"a\"}]}", true);
+    starts(THINKING ",{\"role\":\"assistant\",\"content\":\"a\",\"prefix\":true}]}", false);
+    starts(THINKING ",{\"role\":\"assistant\",\"content\":\"a\",\"reasoning_content\":\"r\","
+                    "\"prefix\":true}]}",
+        false);
+    starts(
+        THINKING ",{\"role\":\"assistant\",\"reasoning_content\":\"r\",\"prefix\":true}]}", true);
+    starts(THINKING ",{\"role\":\"assistant\",\"content\":\"a\"}],"
+                    "\"add_generation_prompt\":false}",
+        false);
+    starts(THINKING ",{\"role\":\"latest_reminder\",\"content\":\"n\"}]}", true);
+    starts(THINKING ",{\"role\":\"latest_reminder\",\"content\":\"n\"}," USER
+                    "],\"add_generation_prompt\":false}",
+        false);
+#undef THINKING
+}
+
 static void test_built_in_tools_of_others_are_left_out(void **state) {
     (void)state;
     renders("{\"messages\":[" USER
@@ -264,6 +294,20 @@ static void test_rendered_turns_parse_back(void **state) {
     chat_prompt_release(&p);
 }
 
+static void test_strict_names(void **state) {
+    (void)state;
+    strict_message m;
+    static const char form[] = "\n\n<" DSML " calls>\n<" DSML " invoke name=\"%s\">\n</" DSML
+                               " invoke>\n</" DSML " calls>";
+    char text[200];
+    (void)snprintf(text, sizeof text, form, "a::b::c");
+    assert_int_equal(reply_parse_strict(text, strlen(text), false, &m, NULL), ERR_FORMAT);
+    (void)snprintf(text, sizeof text, form, "a::b");
+    assert_int_equal(reply_parse_strict(text, strlen(text), false, &m, NULL), OK);
+    assert_string_equal(m.calls[0].name_space, "a");
+    strict_message_release(&m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refusals_name_the_field),
@@ -272,9 +316,11 @@ int main(void) {
         cmocka_unit_test(test_tasks_when_allowed),
         cmocka_unit_test(test_nul_in_text_stays_one_byte),
         cmocka_unit_test(test_prefix_continues_the_last_turn),
+        cmocka_unit_test(test_where_the_reply_starts),
         cmocka_unit_test(test_built_in_tools_of_others_are_left_out),
         cmocka_unit_test(test_replayed_call_is_byte_equal),
         cmocka_unit_test(test_rendered_turns_parse_back),
+        cmocka_unit_test(test_strict_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
