@@ -70,9 +70,9 @@ static int read_part(reader *r, chat_source *s, const json *part) {
 }
 
 static int read_content(reader *r, chat_source *s, const json *content) {
-    if (present(content) == NULL) return OK;
-    if (json_is_string(content)) {
-        source_add_part(s, (chat_part){.kind = PART_TEXT, .text = json_str(content)});
+    if (present(content) == NULL || json_is_string(content)) {
+        const char *text = json_is_string(content) ? json_str(content) : "";
+        source_add_part(s, (chat_part){.kind = PART_TEXT, .text = text});
         return OK;
     }
     if (!json_is_array(content)) {

@@ -42,7 +42,7 @@ typedef struct chat_part {
 /* A message as it was given. Owns parts. */
 typedef struct chat_source {
     chat_role role;
-    chat_part *parts; /* the content: one part for a string, none for null */
+    chat_part *parts; /* the content: one part for a string or null, none for an empty list */
     size_t n_parts, parts_cap;
     const char *reasoning;    /* NULL: none */
     const json *tool_calls;   /* array, NULL: none */
@@ -53,6 +53,7 @@ typedef struct chat_source {
     const char *tool_call_id; /* "" when unknown */
     bool omits_eos;
     bool flat_tools; /* serving: a definition may stand without its wrapper */
+    bool continues;  /* a further stretch of the user message before it */
     size_t i_given;  /* index in the caller's list, for error paths */
 } chat_source;
 

@@ -61,7 +61,9 @@ static void merge(conversation *c, size_t from, size_t to) {
         const chat_source *s = &c->sources[i];
         chat_message *last = c->n_messages > first ? &c->messages[c->n_messages - 1] : NULL;
         bool after_user = last != NULL && last->role == ROLE_USER;
-        if (s->role == ROLE_TOOL) {
+        if (s->continues) {
+            add_block(last, s, s->role == ROLE_TOOL);
+        } else if (s->role == ROLE_TOOL) {
             if (!after_user) {
                 last = add_message(c, s, ROLE_USER);
                 last->has_task = false;
@@ -69,7 +71,7 @@ static void merge(conversation *c, size_t from, size_t to) {
             add_block(last, s, true);
         } else if (s->role == ROLE_USER) {
             if (!after_user || last->has_task) last = add_message(c, s, ROLE_USER);
-            add_block(last, s, false);
+            if (s->n_parts > 0) add_block(last, s, false);
         } else {
             (void)add_message(c, s, s->role);
         }
@@ -195,8 +197,9 @@ void conversation_prepare(conversation *c, size_t n_given) {
     c->n_context = c->n_messages;
     merge(c, n_given, c->n_sources);
     order_results(c);
-    for (size_t i = 0; i < c->n_sources; i++) {
-        if (json_count(c->sources[i].tools) > 0) c->drops_reasoning = false;
+    for (size_t i = 0; i < c->n_messages; i++) {
+        const chat_source *s = c->messages[i].source;
+        if (s->role != ROLE_TOOL && json_count(s->tools) > 0) c->drops_reasoning = false;
     }
     if (c->is_thinking && c->drops_reasoning) drop_old(c);
 }

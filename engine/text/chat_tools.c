@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/str.h"
 #include "engine/text/chat_internal.h"
 
 #define DSML_OPEN "<" CHAT_DSML " "
@@ -33,10 +34,15 @@ static const char *namespace_name(const json *v) {
     return json_is_object(v) ? json_str(json_get(v, "name")) : json_str(v);
 }
 
+static bool is_absent(const json *v) {
+    return v == NULL || json_is_null(v) || str_eq(json_str(v), "");
+}
+
+/* The one beside the function beats the one inside. */
 static const json *namespace_of(const json *tool, const json *function) {
     const json *v = json_get(tool, "namespace");
-    if (v == NULL || json_is_null(v)) v = json_get(function, "namespace");
-    return v == NULL || json_is_null(v) ? NULL : v;
+    if (is_absent(v)) v = json_get(function, "namespace");
+    return is_absent(v) ? NULL : v;
 }
 
 static int name_error(err *e, const char *path, const char *field, const char *why) {
@@ -63,10 +69,6 @@ int chat_tool_name(const json *tool, const char *path, buf *out, err *e) {
     if (space == NULL || space[0] == 0 || strstr(space, "::") != NULL) {
         return name_error(e, path, ".namespace", "a namespace is a text without '::'");
     }
-    const char *inner = namespace_name(json_get(function, "namespace"));
-    if (inner != NULL && strcmp(inner, space) != 0) {
-        return name_error(e, path, ".namespace", "two different namespaces are given");
-    }
     if (colons == NULL) {
         return buf_printf(out, "%s::%s", space, name);
     }
@@ -92,39 +94,37 @@ static int put_key(buf *out, const char *key) {
     return rc == OK ? buf_puts(out, ": ") : rc;
 }
 
-static int put_description(buf *out, const definition *d, const char *own) {
+/* The namespace's description, a line feed, the tool's own (which may be missing). */
+static int put_description(buf *out, const definition *d, const json *own) {
     buf text = BUF_INIT;
-    int rc = buf_puts(&text, d->space_description);
-    if (rc == OK && own != NULL) rc = buf_putc(&text, '\n');
-    if (rc == OK && own != NULL) rc = buf_puts(&text, own);
+    int rc = buf_printf(&text, "%s\n", d->space_description);
+    if (rc == OK && json_is_string(own)) rc = buf_puts(&text, json_str(own));
     if (rc == OK) rc = json_quote(out, buf_cstr(&text), text.len);
     buf_release(&text);
     return rc;
 }
 
-static int put_member(buf *out, const definition *d, const json *member, bool has_description) {
+static int put_member(buf *out, const definition *d, const json *member) {
     const char *key = json_key(member);
     if (strcmp(key, "namespace") == 0) return OK;
     if (d->is_flat && strcmp(key, "type") == 0) return OK;
     int rc = put_key(out, key);
     if (rc != OK) return rc;
-    if (strcmp(key, "name") == 0) {
-        rc = json_quote(out, d->name, strlen(d->name));
-        if (rc != OK || d->space_description == NULL || has_description) return rc;
-        rc = put_key(out, "description");
-        return rc == OK ? put_description(out, d, NULL) : rc;
-    }
-    if (strcmp(key, "description") == 0 && d->space_description != NULL && json_is_string(member)) {
-        return put_description(out, d, json_str(member));
+    if (strcmp(key, "name") == 0) return json_quote(out, d->name, strlen(d->name));
+    if (strcmp(key, "description") == 0 && d->space_description != NULL) {
+        return put_description(out, d, member);
     }
     return json_print(member, out);
 }
 
 static int put_definition(buf *out, const definition *d) {
-    bool has_description = json_is_string(json_get(d->function, "description"));
     int rc = buf_putc(out, '{');
     JSON_EACH(member, d->function) {
-        if (rc == OK) rc = put_member(out, d, member, has_description);
+        if (rc == OK) rc = put_member(out, d, member);
+    }
+    if (rc == OK && d->space_description != NULL && json_get(d->function, "description") == NULL) {
+        rc = put_key(out, "description");
+        if (rc == OK) rc = put_description(out, d, NULL);
     }
     return rc == OK ? buf_putc(out, '}') : rc;
 }
@@ -137,6 +137,7 @@ static int tool_text(const json *tool, const char *path, buf *out, err *e) {
     int rc = chat_tool_name(tool, path, &name, e);
     d.name = buf_cstr(&name);
     d.space_description = json_str(json_get(namespace_of(tool, d.function), "description"));
+    if (str_eq(d.space_description, "")) d.space_description = NULL;
     if (rc == OK) rc = put_definition(out, &d);
     buf_release(&name);
     return rc;
