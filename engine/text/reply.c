@@ -239,7 +239,7 @@ static int end_text(reply_parser *p, reply_end how, bool cuts_marker) {
     size_t n = p->in.len - p->head;
     const char *b = p->in.data + p->head;
     const char *lt = n > 0 ? memchr(b, '<', n) : NULL;
-    if (how == REPLY_END_LENGTH && lt != NULL && cuts_marker) {
+    if (how == REPLY_END_LENGTH && cuts_marker && lt != NULL) {
         size_t k = (size_t)(lt - b);
         n = k - newlines_before(b, k);
     }
@@ -250,19 +250,21 @@ static int end_text(reply_parser *p, reply_end how, bool cuts_marker) {
 
 /* Is the held-back text, marker bytes included, "<" or "</" and the beginning of a bar? */
 static bool holds_marker_start(const reply_parser *p) {
-    if (p->literal.len > 0) return true;
-    if (p->utf8.n_pending > 0 && p->utf8.pending[0] == REPLY_BAR[0]) return true;
     size_t n = p->in.len - p->head;
-    if (n == 0) return false;
-    const char *b = p->in.data + p->head;
-    return memchr(b, REPLY_MARK, n) != NULL || memchr(b, REPLY_BAR[0], n) != NULL;
+    const char *b = n > 0 ? p->in.data + p->head : NULL;
+    const char *lt = n > 0 ? memchr(b, '<', n) : NULL;
+    if (lt == NULL) return false;
+    size_t k = (size_t)(lt - b) + 1;
+    if (k < n && b[k] == '/') k++;
+    if (k < n) return b[k] == REPLY_MARK || b[k] == REPLY_BAR[0];
+    if (p->literal.len > 0) return true;
+    return p->utf8.n_pending > 0 && p->utf8.pending[0] == REPLY_BAR[0];
 }
 
 int reply_end_of_text(reply_parser *p, reply_end how, reply_finish *finish) {
     bool cuts_marker = holds_marker_start(p);
-    const char *lt = p->in.len > 0 ? memchr(p->in.data, '<', p->in.len) : NULL;
     int rc = OK;
-    if (how == REPLY_END_LENGTH && cuts_marker && lt != NULL) {
+    if (how == REPLY_END_LENGTH && cuts_marker) {
         buf_reset(&p->literal);
         p->utf8.n_pending = 0;
     } else {

@@ -496,11 +496,20 @@ int reply_parse_calls(reply_parser *p) {
     return rc;
 }
 
-/* By EOS open tags are closed, except an open value or a tag that is cut off: those arguments stay
- * unterminated, so that no half command can run. By length nothing is closed. */
+/* Is what is left the beginning of a closing tag? */
+static bool begins_closing(const char *b, size_t n) {
+    size_t at = 2;
+    if (n < 3 || b[0] != '<' || b[1] != '/') return false;
+    if (n > at + 3 && memcmp(b + at, REPLY_BAR, 3) == 0) at += 3;
+    return b[at] == REPLY_MARK;
+}
+
+/* By EOS open tags are closed, except an open value or an opening tag that is cut off: those
+ * arguments stay unterminated, so that no half command can run. By length nothing is closed. */
 int reply_end_calls(reply_parser *p, reply_end how) {
     call_state *c = &p->call;
-    bool is_cut = p->head < p->in.len;
+    size_t n = p->in.len - p->head;
+    bool is_cut = n > 0 && !begins_closing(p->in.data + p->head, n);
     p->head = p->in.len;
     if (!c->is_begun) return OK;
     if (how == REPLY_END_EOS && c->phase == CALL_INSIDE && !is_cut) return end_call(p, false);

@@ -82,6 +82,9 @@ static void test_text(void **state) {
     check("a <" BAR "DS", false, REPLY_END_EOS, "r=|c=a <" BAR "DS|stop");
     check("a <" BAR "DS", false, REPLY_END_LENGTH, "r=|c=a |length");
     check("a <" DSML " cal", false, REPLY_END_LENGTH, "r=|c=a |length");
+    /* Only "<" and the beginning of a bar is dropped. */
+    check("a <thin" BAR, false, REPLY_END_LENGTH, "r=|c=a <thin" BAR "|length");
+    check("a <thin" DSML, true, REPLY_END_LENGTH, "r=a <thin" DSML "|c=|length");
     check("the " DSML " mark", false, REPLY_END_EOS, "r=|c=the " DSML " mark|stop");
     check("a" BAR BAR "DSM b", false, REPLY_END_EOS, "r=|c=a" BAR BAR "DSM b|stop");
 }
@@ -120,6 +123,11 @@ static void test_no_half_command_can_run(void **state) {
     check(CALLS INVOKE("f") "{\"k\": 1", false, REPLY_END_EOS, "r=|c=|f{|calls");
     check(CALLS INVOKE("f") "{\"k\": 1}", false, REPLY_END_EOS, "r=|c=|f{\"k\": 1}|calls");
     check(CALLS INVOKE("f"), false, REPLY_END_EOS, "r=|c=|f{}|calls");
+    /* Its closing tag is cut off, but nothing that it says. */
+    check(CALLS INVOKE("f") VALUE("k", "v") "</" DSML " inv", false, REPLY_END_EOS,
+        "r=|c=|f{\"k\": \"v\"}|calls");
+    check(CALLS INVOKE("f") VALUE("k", "v") "</" DSML " inv", false, REPLY_END_LENGTH,
+        "r=|c=|f{\"k\": \"v\"|length");
     check(CALLS INVOKE("f"), false, REPLY_END_LENGTH, "r=|c=|f{|length");
 }
 
