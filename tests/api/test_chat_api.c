@@ -154,6 +154,25 @@ static void streamed_equals_whole(void **state) {
     }
 }
 
+/* A turn whose thinking is closed goes on with its answer, one that only thought with its thinking. */
+static void a_continued_turn_goes_on_where_it_was(void **state) {
+    (void)state;
+    static const char *const turns[] = {
+        "\"content\":\"It is\",\"reasoning_content\":\"r\"", "\"reasoning_content\":\"I think\""};
+    for (int i = 0; i < 2; i++) {
+        char fields[400];
+        sse_message m;
+        snprintf(fields, sizeof fields,
+            "\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",%s,"
+            "\"prefix\":true}],\"thinking\":true",
+            turns[i]);
+        message_of(hello_pieces, 4, fields, false, &m);
+        assert_string_equal(buf_cstr(i == 0 ? &m.content : &m.reasoning), "Hello world");
+        assert_int_equal(i == 0 ? m.reasoning.len : m.content.len, 0);
+        sse_message_release(&m);
+    }
+}
+
 /* ---- refusals ---- */
 
 static void bad_requests_name_the_field(void **state) {
@@ -759,6 +778,7 @@ static void the_endpoint_is_switched(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(streamed_equals_whole),
+        cmocka_unit_test(a_continued_turn_goes_on_where_it_was),
         cmocka_unit_test(bad_requests_name_the_field),
         cmocka_unit_test(refusals_are_exact),
         cmocka_unit_test(fields_that_mean_nothing_are_taken),
