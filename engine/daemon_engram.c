@@ -7,6 +7,7 @@
 #include "engine/daemon_internal.h"
 #include "engine/model/engram_file.h"
 #include "engine/model/engram_store_disk.h"
+#include "engine/weights/checkpoint.h"
 
 /* Tables up to this size are kept in memory unless --engram says otherwise. */
 #define ENGRAM_MEMORY_MAX ((uint64_t)1 << 30)
@@ -34,8 +35,13 @@ int daemon_engram(const daemon_options *o, int rank, int world, engram_store **o
     model_config *c = mem_alloc(sizeof *c);
     const int part[2] = {rank, world > 1 ? world : 1};
     const char *dir = o->engram_dir.len > 0 ? buf_cstr(&o->engram_dir) : buf_cstr(&o->model_dir);
+    buf beside = BUF_INIT;
     *out = NULL;
     int rc = model_config_load(buf_cstr(&o->model_dir), c, e);
+    checkpoint_engram_dir(buf_cstr(&o->model_dir), &beside);
+    if (rc == OK && c->n_engram > 0 && o->engram_dir.len == 0 && beside.len > 0 &&
+        !has_packed(dir, c, part))
+        dir = buf_cstr(&beside);
     bool is_wanted =
         rc == OK && c->n_engram > 0 &&
         (o->engram_dir.len > 0 || (table_bytes(c) > ENGRAM_MEMORY_MAX && has_packed(dir, c, part)));
@@ -51,6 +57,7 @@ int daemon_engram(const daemon_options *o, int rank, int world, engram_store **o
         LOG(LOG_WARN, "engram", "large tables are mapped, not read directly",
             "remedy=\"pack them with: tandem model engram\"");
     }
+    buf_release(&beside);
     mem_free(c);
     return rc;
 }

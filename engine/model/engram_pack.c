@@ -252,7 +252,7 @@ int engram_pack(const engram_pack_options *o, err *e) {
     model_config *c = mem_alloc(sizeof *c);
     checkpoint *ck = NULL;
     const char *config_dir = o->config_dir != NULL ? o->config_dir : o->in_dir;
-    checkpoint_options co = {.without_stages = true, .engram_dir = o->in_dir};
+    checkpoint_options co = {.only_tables = true, .engram_dir = o->in_dir};
     int rc = model_config_load(config_dir, c, e);
     if (rc == OK && c->n_engram == 0) {
         rc = err_set(e, ERR_NOT_FOUND, "the model in %s has no Engram layers", config_dir);

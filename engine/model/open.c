@@ -10,11 +10,15 @@ static int open_weights(model *m, err *e) {
     checkpoint_options o = {.without_stages = !model_has_drafts(m),
         .without_engram = m->options.store != NULL,
         .only_tables = has_pack};
+    buf tables = BUF_INIT;
+    checkpoint_engram_dir(m->options.dir, &tables);
+    if (m->options.store == NULL && tables.len > 0) o.engram_dir = buf_cstr(&tables);
     int rc = has_pack ? model_open_pack(m, e) : OK;
     bool needs_files = !has_pack || (m->config.n_engram > 0 && m->options.store == NULL);
     if (rc == OK && needs_files) {
         rc = checkpoint_open(m->options.dir, &m->config, &o, &m->ck, e);
     }
+    buf_release(&tables);
     if (rc == OK) {
         rc = model_load_weights(m, e);
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/buf.h"
+#include "engine/base/file.h"
 #include "engine/base/mem.h"
 #include "engine/base/str.h"
 #include "engine/weights/exl3_pack.h"
@@ -312,6 +313,22 @@ static void build_table(checkpoint *k) {
     }
 }
 
+void checkpoint_engram_dir(const char *dir, buf *out) {
+    buf models = BUF_INIT, data = BUF_INIT;
+    char *plain = mem_strdup(dir);
+    for (size_t n = strlen(plain); n > 1 && plain[n - 1] == '/';)
+        plain[--n] = '\0';
+    buf_reset(out);
+    if (path_dir(&models, plain) == OK && strcmp(path_base(buf_cstr(&models)), "models") == 0 &&
+        path_dir(&data, buf_cstr(&models)) == OK) {
+        buf_printf(out, "%s/engram/%s", buf_cstr(&data), path_base(plain));
+        if (!dir_exists(buf_cstr(out))) buf_reset(out);
+    }
+    mem_free(plain);
+    buf_release(&models);
+    buf_release(&data);
+}
+
 int checkpoint_open(
     const char *dir, const model_config *c, const checkpoint_options *o, checkpoint **out, err *e) {
     static const checkpoint_options defaults = {0};
@@ -319,9 +336,10 @@ int checkpoint_open(
     k->config = *c;
     k->warnings.max = BUF_DEFAULT_MAX;
     o = o != NULL ? o : &defaults;
-    int rc = st_open(dir, ST_MAPPED, &k->set, e);
+    int rc = o->only_tables ? st_open_part(dir, ST_MAPPED, &k->set, e)
+                            : st_open(dir, ST_MAPPED, &k->set, e);
     if (rc == OK && o->engram_dir != NULL) {
-        rc = st_open(o->engram_dir, ST_MAPPED, &k->engram_set, e);
+        rc = st_open_part(o->engram_dir, ST_MAPPED, &k->engram_set, e);
     }
     if (rc == OK) {
         if (*st_warnings(k->set) != '\0') {

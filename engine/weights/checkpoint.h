@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/base/buf.h"
 #include "engine/base/err.h"
 #include "engine/model/config.h"
 #include "engine/weights/safetensors.h"
@@ -53,6 +54,9 @@ typedef struct tp_part {
     bool is_absent;      /* this rank holds none of it (a wo_a slice of the other rank) */
 } tp_part;
 
+/* The folder that a download fills with the Engram tables of the model in DIR: DATA/engram/NAME for
+ * DATA/models/NAME. "" when it is not there. */
+void checkpoint_engram_dir(const char *dir, buf *out);
 /* Opens DIR for this configuration. Errors name tensor, file and remedy: ERR_NOT_FOUND (something
  * is missing: how many, the first names), ERR_FORMAT (wrong type, shape or marker). */
 int checkpoint_open(

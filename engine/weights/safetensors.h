@@ -63,6 +63,9 @@ typedef struct st_set st_set;
  * names, else every *.safetensors in it. Errors name the file and what is wrong with it. What is
  * odd but harmless becomes a warning (st_warnings). The caller closes with st_close. */
 int st_open(const char *path, st_mode mode, st_set **out, err *e);
+/* A folder that may hold only some of the shards, or none: those that are there. For the Engram
+ * tables, which are two shards of a release. */
+int st_open_part(const char *path, st_mode mode, st_set **out, err *e);
 void st_close(st_set *s);
 size_t st_count(const st_set *s);
 /* Tensors by number, in no promised order. */

@@ -321,6 +321,28 @@ int st_open(const char *path, st_mode mode, st_set **out, err *e) {
     return rc;
 }
 
+int st_open_part(const char *path, st_mode mode, st_set **out, err *e) {
+    err why = ERR_INIT;
+    int rc = st_open(path, mode, out, &why);
+    if (rc != ERR_NOT_FOUND || !dir_exists(path)) {
+        if (rc != OK && e != NULL) *e = why;
+        return rc;
+    }
+    st_set *s = mem_alloc(sizeof *s);
+    s->warnings.max = BUF_DEFAULT_MAX;
+    folder_walk w = {s, path, mode, 0};
+    rc = dir_each(path, walk_entry, &w, e);
+    if (rc == OK) {
+        rc = build_table(s, false, e);
+    }
+    if (rc != OK) {
+        st_close(s);
+        s = NULL;
+    }
+    *out = s;
+    return rc;
+}
+
 void st_close(st_set *s) {
     if (s == NULL) return;
     for (int i = 0; i < s->n_files; i++) {

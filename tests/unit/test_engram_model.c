@@ -20,6 +20,7 @@
 #include "engine/model/engram_file.h"
 #include "engine/model/engram_store_disk.h"
 #include "engine/model/model.h"
+#include "engine/weights/safetensors.h"
 
 enum { N_SLOTS = 3, N_TOKENS = 9 };
 
@@ -101,6 +102,82 @@ static engram_store *open_packed(int rank, int world) {
         fail_msg("%s", e.msg);
     }
     return s;
+}
+
+/* Writes the tensors of the demo model that are, or are not, of the tables. */
+static void write_tensors(const char *path, bool want_tables) {
+    st_set *s = NULL;
+    st_writer *w = st_writer_new(path);
+    err e = ERR_INIT;
+    if (st_open(model_dir, ST_MAPPED, &s, &e) != OK) fail_msg("%s", e.msg);
+    for (int pass = 0; pass < 2; pass++) { /* declare, then write */
+        int n = 0;
+        for (size_t i = 0; i < st_count(s); i++) {
+            const st_tensor *t = st_at(s, i);
+            if ((strstr(t->name, "engram.embed") != NULL) != want_tables) continue;
+            int rc = pass == 0 ? st_writer_add(w, t->name, t->dtype, t->n_dims, t->dims, &e)
+                               : st_writer_put(w, n, 0, t->data, t->bytes, &e);
+            if (rc < 0) fail_msg("%s", e.msg);
+            n++;
+        }
+        if (pass == 0) assert_int_equal(st_writer_begin(w, &e), OK);
+    }
+    assert_int_equal(st_writer_finish(w, &e), OK);
+    st_writer_free(w);
+    st_close(s);
+}
+
+static void copy_file(const char *to_dir, const char *name) {
+    buf from = BUF_INIT, to = BUF_INIT, text = BUF_MAX(16 << 20);
+    err e = ERR_INIT;
+    path_join(&from, model_dir, name);
+    path_join(&to, to_dir, name);
+    assert_int_equal(file_read(buf_cstr(&from), &text, 16 << 20, &e), OK);
+    assert_int_equal(file_write_atomic(buf_cstr(&to), text.data, text.len, 0644, &e), OK);
+    buf_release(&from);
+    buf_release(&to);
+    buf_release(&text);
+}
+
+/* As a download lays it out: the weights under models/, and under engram/ the two shards of the
+ * release that hold the tables, with an index that names all of its shards. */
+static void tables_of_a_download_are_found(void **state) {
+    (void)state;
+    static const char index[] = "{\"weight_map\":{\"x\":\"model-00001-of-00002.safetensors\","
+                                "\"layers.1.engram.embed.weight\":"
+                                "\"model-00002-of-00002.safetensors\"}}";
+    static char usual[sizeof model_dir];
+    char models[128], tables[128], path[200];
+    float *clean = clean_logits(), *logits = new_logits();
+    step_result result;
+    err e = ERR_INIT;
+    snprintf(models, sizeof models, "%s/models/p", dir);
+    snprintf(tables, sizeof tables, "%s/engram/p", dir);
+    assert_int_equal(dir_make_all(models, 0755, &e), OK);
+    assert_int_equal(dir_make_all(tables, 0755, &e), OK);
+    snprintf(path, sizeof path, "%s/model.safetensors", models);
+    write_tensors(path, false);
+    copy_file(models, "config.json");
+    copy_file(models, "tokenizer.json");
+    snprintf(path, sizeof path, "%s/model-00002-of-00002.safetensors", tables);
+    write_tensors(path, true);
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", tables);
+    assert_int_equal(file_write_atomic(path, index, sizeof index - 1, 0644, &e), OK);
+    memcpy(usual, model_dir, sizeof usual);
+    str_copy(model_dir, sizeof model_dir, models);
+    model *m = open_model(NULL, 0);
+    step(m, &result, logits);
+    for (int i = 0; i < N_SLOTS; i++)
+        assert_true(is_equal(clean, logits, i));
+    model_close(m);
+    memcpy(model_dir, usual, sizeof model_dir);
+    /* and they can be packed, with no more than the configuration beside them */
+    copy_file(tables, "config.json");
+    engram_pack_options o = {.in_dir = tables, .out_dir = dir, .world = 1};
+    if (engram_pack(&o, &e) != OK) fail_msg("%s", e.msg);
+    engram_store_close(open_packed(0, 1));
+    mem_free(clean);
+    mem_free(logits);
 }
 
 static void packed_is_bit_equal(void **state) {
@@ -335,8 +412,8 @@ static void a_bad_row_ends_its_stream_alone(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(packed_is_bit_equal),
-        cmocka_unit_test(slices_and_drafts_are_read_ahead),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tables_of_a_download_are_found),
+        cmocka_unit_test(packed_is_bit_equal), cmocka_unit_test(slices_and_drafts_are_read_ahead),
         cmocka_unit_test(ranks_read_their_halves_ahead), cmocka_unit_test(halves_split_the_rows),
         cmocka_unit_test(damage_ends_only_what_needs_it),
         cmocka_unit_test(a_bad_row_ends_its_stream_alone)};
