@@ -256,8 +256,11 @@ static bool holds_marker_start(const reply_parser *p) {
     if (lt == NULL) return false;
     size_t k = (size_t)(lt - b) + 1;
     if (k < n && b[k] == '/') k++;
-    if (k < n) return b[k] == REPLY_MARK || b[k] == REPLY_BAR[0];
-    if (p->literal.len > 0) return true;
+    bool has_bar = reply_word(b + k, n - k, REPLY_BAR) == 2;
+    if (has_bar) k += strlen(REPLY_BAR);
+    if (k < n && b[k] == REPLY_MARK) return true;
+    if (k < n) return has_bar && p->literal.len == 0;
+    if (has_bar || p->literal.len > 0) return true;
     return p->utf8.n_pending > 0 && p->utf8.pending[0] == REPLY_BAR[0];
 }
 

@@ -498,10 +498,8 @@ int reply_parse_calls(reply_parser *p) {
 
 /* Is what is left the beginning of a closing tag? */
 static bool begins_closing(const char *b, size_t n) {
-    size_t at = 2;
     if (n < 3 || b[0] != '<' || b[1] != '/') return false;
-    if (n > at + 3 && memcmp(b + at, REPLY_BAR, 3) == 0) at += 3;
-    return b[at] == REPLY_MARK;
+    return b[2] == REPLY_MARK || memcmp(b + 2, REPLY_BAR, n < 5 ? n - 2 : 3) == 0;
 }
 
 /* By EOS open tags are closed, except an open value or an opening tag that is cut off: those

@@ -69,6 +69,11 @@ static tag_kind closing_kind(const char *name, size_t len) {
     return TAG_CLOSE_OTHER;
 }
 
+/* The mark in plain letters, cut off: it stays plain, but a reply that ends in it ended in a tag. */
+static bool is_cut_literal(const char *p, size_t n) {
+    return n > 0 && reply_word(p, n, REPLY_DSML) == 1;
+}
+
 /* One doubled bar may stand here. 1 skipped or absent, 0 cut off. */
 static int skip_bar(const char *p, size_t n, size_t *at) {
     int fit = *at < n ? reply_word(p + *at, n - *at, REPLY_BAR) : 0;
@@ -79,6 +84,7 @@ static int skip_bar(const char *p, size_t n, size_t *at) {
 /* p begins with "</". A closing tag may carry doubled bars around its mark. */
 static tag_kind closing(const char *p, size_t n, size_t *len) {
     size_t at = 2;
+    if (is_cut_literal(p + at, n - at)) return TAG_PARTIAL;
     if (skip_bar(p, n, &at) == 0 || at == n) return TAG_PARTIAL;
     if (p[at++] != REPLY_MARK) return TAG_NONE;
     if (skip_bar(p, n, &at) == 0) return TAG_PARTIAL;
@@ -96,6 +102,7 @@ static tag_kind closing(const char *p, size_t n, size_t *len) {
 tag_kind reply_tag(const char *p, size_t n, size_t *len) {
     if (n < 2) return TAG_PARTIAL;
     if (p[1] == '/') return closing(p, n, len);
+    if (is_cut_literal(p + 1, n - 1)) return TAG_PARTIAL;
     if (p[1] != REPLY_MARK) return TAG_NONE;
     if (n == 2) return TAG_PARTIAL;
     tag_kind kind = opening(p + 2, n - 2, len);

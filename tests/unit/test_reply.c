@@ -84,6 +84,8 @@ static void test_text(void **state) {
     check("a <" DSML " cal", false, REPLY_END_LENGTH, "r=|c=a |length");
     /* Only "<" and the beginning of a bar is dropped. */
     check("a <thin" BAR, false, REPLY_END_LENGTH, "r=|c=a <thin" BAR "|length");
+    check("a <" BAR "D" BAR "D", false, REPLY_END_LENGTH, "r=|c=a <" BAR "D" BAR "D|length");
+    check("a </" BAR BAR "D", false, REPLY_END_LENGTH, "r=|c=a |length");
     check("a <thin" DSML, true, REPLY_END_LENGTH, "r=a <thin" DSML "|c=|length");
     check("the " DSML " mark", false, REPLY_END_EOS, "r=|c=the " DSML " mark|stop");
     check("a" BAR BAR "DSM b", false, REPLY_END_EOS, "r=|c=a" BAR BAR "DSM b|stop");
@@ -148,6 +150,25 @@ static void test_plain_markup_opens_nothing(void **state) {
     assert_int_equal(r.finish, REPLY_STOP);
     reply_parser_free(p);
     reply_message_release(&r.m);
+}
+
+/* A tag that is cut off inside its mark, where the mark comes in plain tokens. */
+static void test_cut_mark_in_plain_tokens(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        result r = {0};
+        reply_options o = {.sink = reply_message_take, .sink_ctx = &r.m};
+        reply_parser *p = reply_parser_new(&o);
+        static const char *const tokens[] = {"ok <", BAR "DS", "x </", BAR, "D"};
+        for (size_t k = 0; k < sizeof tokens / sizeof tokens[0]; k++)
+            assert_int_equal(reply_feed_token(p, tokens[k], strlen(tokens[k]), false), OK);
+        assert_int_equal(
+            reply_end_of_text(p, i == 0 ? REPLY_END_EOS : REPLY_END_LENGTH, &r.finish), OK);
+        assert_string_equal(
+            buf_cstr(&r.m.content), i == 0 ? "ok <" BAR "DSx </" BAR "D" : "ok <" BAR "DSx ");
+        reply_parser_free(p);
+        reply_message_release(&r.m);
+    }
 }
 
 static void test_swallowed_calls(void **state) {
@@ -277,6 +298,7 @@ int main(void) {
         cmocka_unit_test(test_broken_calls_are_dropped_whole),
         cmocka_unit_test(test_no_half_command_can_run),
         cmocka_unit_test(test_plain_markup_opens_nothing),
+        cmocka_unit_test(test_cut_mark_in_plain_tokens),
         cmocka_unit_test(test_swallowed_calls),
         cmocka_unit_test(test_exact_text_of_a_call),
         cmocka_unit_test(test_events_leave_early),
