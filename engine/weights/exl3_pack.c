@@ -132,6 +132,17 @@ static int find_vector(const st_set *s, const char *prefix, const char *const pa
     return rc;
 }
 
+/* When both vectors are missing, both are named. */
+static int check_vectors(const st_set *s, const char *prefix, const st_tensor *trellis, err *e) {
+    bool has_input = find_part(s, prefix, "suh") != NULL || find_part(s, prefix, "su") != NULL;
+    bool has_output = find_part(s, prefix, "svh") != NULL || find_part(s, prefix, "sv") != NULL;
+    if (has_input || has_output) return OK;
+    return err_set(e, ERR_NOT_FOUND,
+        "tensors %s.suh and %s.svh are missing (their %s is in %s); download the complete "
+        "checkpoint",
+        prefix, prefix, trellis->name, st_path(s, trellis->i_file));
+}
+
 static int find_bias(const st_set *s, const char *prefix, exl3_module *m, err *e) {
     const st_tensor *t = find_part(s, prefix, "bias");
     uint64_t dims[1] = {(uint64_t)m->matrix.out};
@@ -165,6 +176,9 @@ int exl3_module_find(const st_set *s, const char *prefix, exl3_module *out, err 
     int rc = check_codebook(s, prefix, &out->matrix.codebook, e);
     if (rc == OK) {
         rc = check_trellis(s, out->trellis, &out->matrix, e);
+    }
+    if (rc == OK) {
+        rc = check_vectors(s, prefix, out->trellis, e);
     }
     if (rc == OK) {
         rc = find_vector(

@@ -9,7 +9,7 @@
 #include "engine/weights/safetensors_internal.h"
 
 #define INDEX_NAME "model.safetensors.index.json"
-enum { INDEX_MAX_BYTES = 256 << 20, MAX_WARNINGS = 40 };
+enum { INDEX_MAX_BYTES = 256 << 20, MAX_WARNINGS = 40, MAX_NAMED_MISSING = 4 };
 
 struct st_set {
     st_file *files;
@@ -229,6 +229,22 @@ static int apply_index(st_set *s, const shard_index *x, err *e) {
     return OK;
 }
 
+typedef struct unnamed_walk {
+    st_set *set;
+    const shard_index *index;
+} unnamed_walk;
+
+static int warn_unnamed(void *ctx, const char *name, err *e) {
+    unnamed_walk *u = ctx;
+    (void)e;
+    if (*name == '.' || !str_ends(name, ".safetensors")) return OK;
+    for (int i = 0; i < u->index->n_shards; i++) {
+        if (strcmp(u->index->shards[i], name) == 0) return OK;
+    }
+    warn(u->set, "%s: the index does not name this file; it is not used", name);
+    return OK;
+}
+
 static int open_indexed(st_set *s, const char *dir, st_mode mode, err *e) {
     shard_index x = {0};
     buf path = BUF_INIT;
@@ -252,6 +268,10 @@ static int open_indexed(st_set *s, const char *dir, st_mode mode, err *e) {
     }
     if (rc == OK) {
         rc = apply_index(s, &x, e);
+    }
+    if (rc == OK) {
+        unnamed_walk u = {s, &x};
+        rc = dir_each(dir, warn_unnamed, &u, e);
     }
     index_release(&x);
     buf_release(&path);
@@ -280,6 +300,28 @@ static int walk_entry(void *ctx, const char *name, err *e) {
     return rc;
 }
 
+/* The first shards of the row that are not there, by the form of the names that are. */
+static void name_missing(const st_set *s, const folder_walk *w, buf *out) {
+    const char *like = path_base(s->files[0].path), *of = strstr(like, "-of-");
+    int n_digits = 0, n_named = 0;
+    while (
+        of != NULL && of - n_digits > like && of[-n_digits - 1] >= '0' && of[-n_digits - 1] <= '9')
+        n_digits++;
+    if (n_digits == 0) return;
+    buf name = BUF_INIT, path = BUF_INIT;
+    for (int i = 1; i <= w->n_of && n_named <= MAX_NAMED_MISSING; i++) {
+        buf_reset(&name);
+        buf_printf(&name, "%.*s%0*d%s", (int)(of - like) - n_digits, like, n_digits, i, of);
+        path_join(&path, w->dir, buf_cstr(&name));
+        if (file_exists(buf_cstr(&path))) continue;
+        const char *before = n_named == 0 ? "; missing: " : ", ";
+        buf_printf(out, "%s%s", before, n_named < MAX_NAMED_MISSING ? buf_cstr(&name) : "...");
+        n_named++;
+    }
+    buf_release(&name);
+    buf_release(&path);
+}
+
 static int open_folder(st_set *s, const char *dir, st_mode mode, err *e) {
     folder_walk w = {s, dir, mode, 0};
     buf path = BUF_INIT;
@@ -293,9 +335,13 @@ static int open_folder(st_set *s, const char *dir, st_mode mode, err *e) {
         return err_set(e, ERR_NOT_FOUND,
             "%s: no .safetensors file in this folder; download the model first", dir);
     if (w.n_of > 0 && w.n_of != s->n_files) {
-        return err_set(e, ERR_NOT_FOUND,
-            "%s: %d of %d weight files are there and there is no %s; download the rest", dir,
-            s->n_files, w.n_of, INDEX_NAME);
+        buf names = BUF_INIT;
+        name_missing(s, &w, &names);
+        rc = err_set(e, ERR_NOT_FOUND,
+            "%s: %d of %d weight files are there and there is no %s%s; download the rest", dir,
+            s->n_files, w.n_of, INDEX_NAME, buf_cstr(&names));
+        buf_release(&names);
+        return rc;
     }
     if (w.n_of > 1) {
         warn(s, "%s: no %s; all %d shards are used", dir, INDEX_NAME, s->n_files);

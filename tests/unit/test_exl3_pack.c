@@ -118,6 +118,7 @@ static void test_bad_modules(void **state) {
         {{TRELLIS(18), SUH, SVH, MUL1}, "m.trellis", ERR_FORMAT},
         {{TRELLIS(6), SUH, SVH, MUL1, MCG}, "one codebook", ERR_FORMAT},
         {{TRELLIS(6), SVH, MUL1}, "m.suh is missing", ERR_NOT_FOUND},
+        {{TRELLIS(6), MUL1}, "m.suh and m.svh are missing", ERR_NOT_FOUND},
         {{TRELLIS(6), SUH, MUL1}, "m.svh is missing", ERR_NOT_FOUND},
         {{SUH, SVH, MUL1}, "m.trellis is missing", ERR_NOT_FOUND},
         {{TRELLIS(6), SUH, {"m.svh", ST_F16, 1, {255, 0, 0}, 1}, MUL1}, "m.svh", ERR_FORMAT},

@@ -211,6 +211,7 @@ static void test_folder_without_index(void **state) {
     unlink(path);
     assert_int_equal(st_open(dir, ST_MAPPED, &s, &e), ERR_NOT_FOUND);
     assert_non_null(strstr(e.msg, "1 of 2"));
+    assert_non_null(strstr(e.msg, "missing: model-00002-of-00002.safetensors;"));
     write_shard("model-00002-of-00002.safetensors", "a", 20, 2);
     assert_int_equal(st_open(dir, ST_MAPPED, &s, &e), ERR_FORMAT);
     assert_non_null(strstr(e.msg, "also stands in"));
@@ -218,6 +219,7 @@ static void test_folder_without_index(void **state) {
         "{\"weight_map\":{\"a\":\"model-00002-of-00002.safetensors\"}}");
     assert_int_equal(st_open(dir, ST_MAPPED, &s, &e), OK);
     assert_int_equal(st_find(s, "a")->bytes, 20);
+    assert_non_null(strstr(st_warnings(s), "model-00001-of-00002.safetensors: the index does not"));
     st_close(s);
     in_dir("none", path);
     assert_int_equal(st_open(path, ST_MAPPED, &s, &e), ERR_NOT_FOUND);
