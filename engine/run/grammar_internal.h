@@ -346,7 +346,8 @@ void string_begin(grammar_state *s, uint32_t node, uint32_t parent, uint8_t flag
 void string_byte(grammar_state *s, uint32_t index, uint8_t byte);
 bool string_may_end(const string_node *n, const frame *f);
 /* Some text that an escape just begun can still write is possible. */
-bool string_escape_is_open(const string_node *n, const frame *f);
+/* s: in an array of different elements some completion must be new as well; NULL: not asked. */
+bool string_escape_is_open(const grammar_state *s, const string_node *n, const frame *f);
 /* Whether a text that stands at state q with count characters can be completed. */
 bool string_can_finish(const string_node *n, uint32_t q, uint32_t count);
 void text_begin(grammar_state *s, uint32_t node, uint32_t parent, thread_list *l);

@@ -330,7 +330,7 @@ static bool fill_step(fill_walk *w, uint32_t i) {
     *f = w->at[node->depth - 1];
     int c = w->m->is_json ? escape_step(f, node->byte) : node->byte;
     if (c == -2 && d->accepts[f->u.text.q]) set_below(w->t, w->m->leave, i);
-    if (c == -1) return string_escape_is_open(&w->free, f);
+    if (c == -1) return string_escape_is_open(NULL, &w->free, f);
     if (c < 0) return false;
     f->u.text.q = dfa_step(d, f->u.text.q, (uint8_t)c);
     return f->u.text.q != 0;

@@ -214,7 +214,20 @@ void string_begin(grammar_state *s, uint32_t node, uint32_t parent, uint8_t flag
     if (has_fresh_end(s, n, &f)) list_push(s, &s->out, &f);
 }
 
-bool string_escape_is_open(const string_node *n, const frame *f) {
+/* Whether the text may go on with this character, which an escape stands for. */
+static bool char_is_open(
+    const grammar_state *s, const string_node *n, const frame *f, uint8_t byte) {
+    frame after = *f;
+    after.u.text.q = dfa_step(n->content, f->u.text.q, byte);
+    if (!string_can_finish(n, after.u.text.q, f->u.text.count + 1)) return false;
+    if (s == NULL) return true;
+    after.u.text.lex = LEX_START;
+    if (n->max != GRAMMAR_NO_LIMIT || n->min > 0) after.u.text.count++;
+    after.hash = hash_byte(f->hash, byte);
+    return has_fresh_end(s, n, &after);
+}
+
+bool string_escape_is_open(const grammar_state *s, const string_node *n, const frame *f) {
     static const uint8_t values[] = "\"\\/\b\f\n\r\t";
     uint32_t first = 0, last = 31;
     if (f->u.text.lex == LEX_U4) {
@@ -222,13 +235,11 @@ bool string_escape_is_open(const string_node *n, const frame *f) {
         last = first + 15;
     }
     for (uint32_t c = first; c <= last; c++) {
-        uint32_t q = dfa_step(n->content, f->u.text.q, (uint8_t)c);
-        if (string_can_finish(n, q, f->u.text.count + 1)) return true;
+        if (char_is_open(s, n, f, (uint8_t)c)) return true;
     }
     if (f->u.text.lex != LEX_ESCAPE) return false;
     for (size_t i = 0; i < sizeof values - 1; i++) {
-        uint32_t q = dfa_step(n->content, f->u.text.q, values[i]);
-        if (string_can_finish(n, q, f->u.text.count + 1)) return true;
+        if (char_is_open(s, n, f, values[i])) return true;
     }
     return false;
 }
@@ -243,7 +254,7 @@ static void content_string_byte(grammar_state *s, const string_node *n, frame *f
         return;
     }
     if (c == -1) {
-        if (string_escape_is_open(n, f)) list_push(s, &s->out, f);
+        if (string_escape_is_open(s, n, f)) list_push(s, &s->out, f);
         return;
     }
     f->u.text.q = dfa_step(n->content, f->u.text.q, (uint8_t)c);

@@ -350,7 +350,8 @@ static void set_order(object_plan *p, object_node *o) {
     bool is_all_required = true;
     for (uint32_t i = 0; i < p->n_names; i++) {
         items[i] = (order_item){p->order[i], i};
-        if (p->is_declared[i] && !p->is_required[i]) is_all_required = false;
+        /* A required name that is not declared has no place in the order. */
+        if (p->is_declared[i] != p->is_required[i]) is_all_required = false;
     }
     if (p->n_names > 0) qsort(items, p->n_names, sizeof *items, compare_order);
     for (uint32_t k = 0; k < p->n_names; k++) {

@@ -356,7 +356,9 @@ static uint32_t find_resource(
 static const json *find_anchor(const schema_compiler *c, uint32_t resource, const char *name) {
     for (uint32_t i = 1; i < c->n_entries; i++) {
         const char *anchor = json_str(json_get(c->entries[i].node, "$anchor"));
+        const char *other = json_str(json_get(c->entries[i].node, "$dynamicAnchor"));
         if (c->entries[i].resource != resource) continue;
+        if (other != NULL && strcmp(other, name) == 0) return c->entries[i].node;
         if (anchor != NULL && strcmp(anchor, name) == 0) return c->entries[i].node;
         const char *id = json_str(json_get(c->entries[i].node, "$id"));
         if (id != NULL && id[0] == '#' && strcmp(id + 1, name) == 0) return c->entries[i].node;

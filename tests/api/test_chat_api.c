@@ -175,77 +175,76 @@ static void a_continued_turn_goes_on_where_it_was(void **state) {
 
 /* ---- refusals ---- */
 
+static const struct {
+    const char *fields, *param;
+} misfits[] = {
+    {"\"messages\":[]", "messages"},
+    {"\"messages\":\"x\"", "messages"},
+    {"\"model\":\"x\"", "messages"},
+    {HELLO ",\"stream\":\"yes\"", "stream"},
+    {HELLO ",\"temperature\":true", "temperature"},
+    {HELLO ",\"top_k\":1.5", "top_k"},
+    {HELLO ",\"min_p\":2", "min_p"},
+    {HELLO ",\"repetition_penalty\":0", "repetition_penalty"},
+    {HELLO ",\"seed\":\"abc\"", "seed"},
+    {HELLO ",\"n\":9", "n"},
+    {HELLO ",\"stop\":5", "stop"},
+    {HELLO ",\"stop\":[\"a\",7]", "stop"},
+    {HELLO ",\"stop_token_ids\":[-1]", "stop_token_ids"},
+    {HELLO ",\"logit_bias\":{\"x\":1}", "logit_bias"},
+    {HELLO ",\"logit_bias\":{\"5\":101}", "logit_bias"},
+    {HELLO ",\"logit_bias\":{\"9999999\":1}", "logit_bias"},
+    {HELLO ",\"top_logprobs\":3", "top_logprobs"},
+    {HELLO ",\"logprobs\":true,\"top_logprobs\":21", "top_logprobs"},
+    {HELLO ",\"max_completion_tokens\":0", "max_completion_tokens"},
+    {HELLO ",\"tools\":{}", "tools"},
+    {HELLO ",\"tool_choice\":\"required\"", "tool_choice"},
+    {HELLO "," TOOLS ",\"tool_choice\":\"sometimes\"", "tool_choice"},
+    {HELLO ",\"response_format\":{\"type\":\"json\"}", "response_format"},
+    {HELLO ",\"response_format\":{\"type\":\"json_object\"},\"guided_json\":{}", "guided_json"},
+    {HELLO ",\"guided_choice\":[]", "guided_choice"},
+    {HELLO ",\"guided_regex\":7", "guided_regex"},
+    {HELLO "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"no\"}}",
+        "tool_choice"},
+    {HELLO "," TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"x\",\"tools\":[]}",
+        "tool_choice"},
+    {HELLO ",\"functions\":[{\"name\":\"a\"}],\"function_call\":{\"name\":\"b\"}", "function_call"},
+    {HELLO ",\"response_format\":7", "response_format"},
+    {HELLO ",\"guided_json\":7", "guided_json"},
+    {HELLO ",\"modalities\":[\"audio\"]", "modalities"},
+    {HELLO ",\"stream\":true,\"stream_options\":5", "stream_options"},
+    {HELLO ",\"stream\":true,\"stream_options\":{\"include_usage\":1}",
+        "stream_options.include_usage"},
+    {HELLO ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{},"
+           "\"strict\":\"yes\"}}",
+        "response_format.json_schema.strict"},
+    {HELLO ",\"reasoning\":\"high\"", "reasoning"},
+    {HELLO ",\"chat_template_kwargs\":[]", "chat_template_kwargs"},
+    {HELLO ",\"logit_bias\":{\"5\":\"1x\"}", "logit_bias"},
+    {HELLO ",\"logit_bias\":{\"5\":true}", "logit_bias"},
+    {HELLO ",\"stop_token_ids\":[\"x\"]", "stop_token_ids"},
+    {HELLO ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":"
+           "\"none\"}}]",
+        "tools[0].function.parameters"},
+    {HELLO ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":"
+           "\"yes\"}}]",
+        "tools[0].function.strict"},
+    {HELLO ",\"thinking_budget\":-1", "thinking_budget"},
+    {HELLO ",\"max_tokens\":999999", "max_tokens"},
+};
+
 static void bad_requests_name_the_field(void **state) {
     (void)state;
-    static const struct {
-        const char *fields, *param;
-    } cases[] = {
-        {"\"messages\":[]", "messages"},
-        {"\"messages\":\"x\"", "messages"},
-        {"\"model\":\"x\"", "messages"},
-        {HELLO ",\"stream\":\"yes\"", "stream"},
-        {HELLO ",\"temperature\":true", "temperature"},
-        {HELLO ",\"top_k\":1.5", "top_k"},
-        {HELLO ",\"min_p\":2", "min_p"},
-        {HELLO ",\"repetition_penalty\":0", "repetition_penalty"},
-        {HELLO ",\"seed\":\"abc\"", "seed"},
-        {HELLO ",\"n\":9", "n"},
-        {HELLO ",\"stop\":5", "stop"},
-        {HELLO ",\"stop\":[\"a\",7]", "stop"},
-        {HELLO ",\"stop_token_ids\":[-1]", "stop_token_ids"},
-        {HELLO ",\"logit_bias\":{\"x\":1}", "logit_bias"},
-        {HELLO ",\"logit_bias\":{\"5\":101}", "logit_bias"},
-        {HELLO ",\"logit_bias\":{\"9999999\":1}", "logit_bias"},
-        {HELLO ",\"top_logprobs\":3", "top_logprobs"},
-        {HELLO ",\"logprobs\":true,\"top_logprobs\":21", "top_logprobs"},
-        {HELLO ",\"max_completion_tokens\":0", "max_completion_tokens"},
-        {HELLO ",\"tools\":{}", "tools"},
-        {HELLO ",\"tool_choice\":\"required\"", "tool_choice"},
-        {HELLO "," TOOLS ",\"tool_choice\":\"sometimes\"", "tool_choice"},
-        {HELLO ",\"response_format\":{\"type\":\"json\"}", "response_format"},
-        {HELLO ",\"response_format\":{\"type\":\"json_object\"},\"guided_json\":{}", "guided_json"},
-        {HELLO ",\"guided_choice\":[]", "guided_choice"},
-        {HELLO ",\"guided_regex\":7", "guided_regex"},
-        {HELLO "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"no\"}}",
-            "tool_choice"},
-        {HELLO "," TOOLS
-               ",\"tool_choice\":{\"type\":\"allowed_tools\",\"mode\":\"x\",\"tools\":[]}",
-            "tool_choice"},
-        {HELLO ",\"functions\":[{\"name\":\"a\"}],\"function_call\":{\"name\":\"b\"}",
-            "function_call"},
-        {HELLO ",\"response_format\":7", "response_format"},
-        {HELLO ",\"guided_json\":7", "guided_json"},
-        {HELLO ",\"modalities\":[\"audio\"]", "modalities"},
-        {HELLO ",\"stream\":true,\"stream_options\":5", "stream_options"},
-        {HELLO ",\"stream\":true,\"stream_options\":{\"include_usage\":1}",
-            "stream_options.include_usage"},
-        {HELLO ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{},"
-               "\"strict\":\"yes\"}}",
-            "response_format.json_schema.strict"},
-        {HELLO ",\"reasoning\":\"high\"", "reasoning"},
-        {HELLO ",\"chat_template_kwargs\":[]", "chat_template_kwargs"},
-        {HELLO ",\"logit_bias\":{\"5\":\"1x\"}", "logit_bias"},
-        {HELLO ",\"logit_bias\":{\"5\":true}", "logit_bias"},
-        {HELLO ",\"stop_token_ids\":[\"x\"]", "stop_token_ids"},
-        {HELLO ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":"
-               "\"none\"}}]",
-            "tools[0].function.parameters"},
-        {HELLO ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":"
-               "\"yes\"}}]",
-            "tools[0].function.strict"},
-        {HELLO ",\"thinking_budget\":-1", "thinking_budget"},
-        {HELLO ",\"max_tokens\":999999", "max_tokens"},
-    };
     stub_server_options o = options(hello_pieces, 4);
     stub_server s;
     stub_server_start(&s, &o);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof misfits / sizeof misfits[0]; i++) {
         char body[1000];
-        snprintf(body, sizeof body, "{%s}", cases[i].fields);
+        snprintf(body, sizeof body, "{%s}", misfits[i].fields);
         json *v = ask_json(&s, "/v1/chat/completions", body, 400);
         const char *param = TEXT_AT(v, "error", "param");
-        if (param == NULL || strcmp(param, cases[i].param) != 0) {
-            fail_msg("%s: param is %s", cases[i].fields, param != NULL ? param : "null");
+        if (param == NULL || strcmp(param, misfits[i].param) != 0) {
+            fail_msg("%s: param is %s", misfits[i].fields, param != NULL ? param : "null");
         }
         assert_string_equal(TEXT_AT(v, "error", "type"), "invalid_request_error");
         json_free(v);

@@ -67,6 +67,16 @@ static const struct {
         {"\"2024-02-29\"", "\"1999-01-31\""}, {"\"2023-02-29\"", "\"1999-03-01\"", "\"1999-1-1\""}},
     {"{\"type\":\"array\",\"items\":{\"enum\":[\"a\",\"b\",1]},\"uniqueItems\":true}",
         {"[]", "[\"a\",1,\"b\"]", "[1]"}, {"[\"a\",\"a\"]", "[1,1.0]", "[1,\"a\",\"b\",1]"}},
+    /* An escape whose only end is an element that was written is not begun (also test_random_replies). */
+    {"{\"type\":\"array\",\"items\":{\"enum\":[\"a\",\"a\\nb\",\"c\"]},\"minItems\":3,"
+     "\"uniqueItems\":true}",
+        {"[\"a\",\"a\\nb\",\"c\"]", "[\"a\\u000ab\",\"a\",\"c\"]"},
+        {"[\"a\\nb\",\"a\\u000ab\",\"c\"]"}},
+    /* Names that are not declared have no place in the order. */
+    {"{\"type\":\"object\",\"required\":[\"x\"]}",
+        {"{\"x\":1}", "{\"y\":2,\"x\":null}", "{\"x\":1,\"y\":2}"}, {"{}", "{\"y\":2}"}},
+    {"{\"$defs\":{\"d\":{\"$dynamicAnchor\":\"n\",\"type\":\"integer\"}},\"$ref\":\"#n\"}", {"1"},
+        {"\"x\""}},
     {"{\"type\":\"array\",\"uniqueItems\":true}",
         {"[1,2,\"1\",[1],{\"a\":1},{\"a\":2}]", "[{\"a\":1,\"b\":2},{\"b\":1,\"a\":2}]"},
         {"[1,1.0]", "[10,1e1]", "[{\"a\":1,\"b\":2},{\"b\":2,\"a\":1}]", "[[],[]]",
