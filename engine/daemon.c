@@ -561,7 +561,8 @@ static int show_plan(daemon_state *d, err *e) {
 
 static int start(daemon_state *d, int argc, char **argv, err *e) {
     int rc = set_signals(e);
-    if (d->o.role == DAEMON_SERVE) d->log = log_tail_new(); /* for as long as the process */
+    bool is_server = d->o.role == DAEMON_SERVE && !d->o.shows_plan;
+    if (is_server) d->log = log_tail_new(); /* for as long as the process */
     if (rc == OK) rc = open_log(&d->o, d->log, e);
     if (rc == OK && d->o.role == DAEMON_PAIR) return daemon_pair(&d->o, argc, argv, e);
     int rank = d->o.role == DAEMON_RANK ? (int)d->o.rank : 0;

@@ -696,7 +696,6 @@ static void *run_rules(void *arg) {
     if (rank_begins != NULL) {
         rank_begins(exchange_rank(b->x));
     }
-    open_model(b);
     check_model(b);
     model_close(b->m);
     return NULL;
