@@ -14,6 +14,7 @@
 #include "tests/harness/wire.h"
 
 #define PIECES_MAX 64
+#define WIRES_MAX 300
 #define PATIENCE_MS 120000
 /* In which nothing more comes. */
 #define QUIET_MS 3000
@@ -239,6 +240,30 @@ static const json *at_path(const json *v, const char *path) {
     return v;
 }
 
+/* a: the value of the rule as JSON, b: what is there. */
+static bool holds(const json *rule, const json *got, const buf *a, const buf *b) {
+    const char *op = json_str(json_get(rule, "op"));
+    const json *want = json_get(rule, "value");
+    const char *text = json_str(got), *part = json_str(want);
+    bool is_there = part != NULL && text != NULL && strstr(text, part) != NULL;
+    if (strcmp(op, "equals") == 0) return strcmp(buf_cstr(a), buf_cstr(b)) == 0;
+    if (strcmp(op, "not_equals") == 0) return strcmp(buf_cstr(a), buf_cstr(b)) != 0;
+    if (strcmp(op, "nonempty_string") == 0) return text != NULL && text[0] != '\0';
+    if (strcmp(op, "contains") == 0) return is_there;
+    if (strcmp(op, "not_contains") == 0) return text != NULL && !is_there;
+    if (strcmp(op, "exists") == 0) return got != NULL;
+    if (strcmp(op, "absent") == 0) return got == NULL;
+    if (strcmp(op, "in") != 0) return false;
+    JSON_EACH(item, want) {
+        buf one = BUF_INIT;
+        json_print(item, &one);
+        bool is_it = strcmp(buf_cstr(&one), buf_cstr(b)) == 0;
+        buf_release(&one);
+        if (is_it) return true;
+    }
+    return false;
+}
+
 static void check_asserts(runner *r, const json *expect, const json *answer) {
     JSON_EACH(rule, json_get(expect, "assert")) {
         const char *path = json_str(json_get(rule, "path"));
@@ -249,15 +274,7 @@ static void check_asserts(runner *r, const json *expect, const json *answer) {
         buf b = BUF_INIT;
         json_print(want, &a);
         json_print(got, &b);
-        bool is_ok = false;
-        if (strcmp(op, "equals") == 0) {
-            is_ok = strcmp(buf_cstr(&a), buf_cstr(&b)) == 0;
-        } else if (strcmp(op, "nonempty_string") == 0) {
-            is_ok = json_str(got) != NULL && json_str(got)[0] != '\0';
-        } else if (strcmp(op, "not_contains") == 0) {
-            is_ok = json_str(got) != NULL && strstr(json_str(got), json_str(want)) == NULL;
-        }
-        if (!is_ok) {
+        if (!holds(rule, got, &a, &b)) {
             buf text = BUF_INIT;
             buf_printf(&text, "%s %s %s", path, op, buf_cstr(&a));
             bad(r, buf_cstr(&text), buf_cstr(&b));
@@ -362,8 +379,20 @@ static void check_answer(runner *r, const json *expect, const wire_answer *a) {
     if (!is_stream && json_parse(buf_cstr(&a->body), a->body.len, NULL, &answer, NULL) != OK) {
         bad(r, "a JSON answer", buf_cstr(&a->body));
     }
+    char type[64];
+    wire_header(a, "Content-Type", type, sizeof type);
+    const char *want_type = json_str(json_get(expect, "content_type"));
+    if (want_type != NULL && !str_starts(type, want_type)) bad(r, want_type, type);
+    const json *never = json_get(expect, "never_contains");
+    const char *word = json_str(never);
+    if (word != NULL && strstr(buf_cstr(&a->body), word) != NULL) bad(r, "without it", word);
+    JSON_EACH(item, json_is_array(never) ? never : NULL) {
+        word = json_str(item);
+        if (word != NULL && strstr(buf_cstr(&a->body), word) != NULL) bad(r, "without it", word);
+    }
     if (a->status >= 400) {
         check_error(r, expect, a, answer);
+        check_asserts(r, expect, answer);
     } else {
         if (is_stream) {
             sse_read_stream(&a->body, &m);
@@ -377,6 +406,16 @@ static void check_answer(runner *r, const json *expect, const wire_answer *a) {
     json_free(answer);
 }
 
+/* The lines of a case's headers; without one the body is JSON. */
+static void put_headers(const json *headers, buf *out) {
+    bool has_type = false;
+    JSON_EACH(line, headers) {
+        has_type |= str_eq_nocase(json_key(line), "Content-Type");
+        buf_printf(out, "%s: %s\r\n", json_key(line), json_str(line));
+    }
+    if (!has_type) buf_puts(out, "Content-Type: application/json\r\n");
+}
+
 static void run_api(runner *r, const json *c) {
     const json *request = json_get(c, "request");
     const json *expect = json_get(c, "expect");
@@ -385,17 +424,19 @@ static void run_api(runner *r, const json *c) {
     stub_server s;
     wire w;
     wire_answer a;
-    buf body = BUF_INIT;
+    buf body = BUF_INIT, headers = BUF_INIT;
     script_of(r, c, &o);
     stub_server_start(&s, &o);
+    put_headers(json_get(request, "headers"), &headers);
     if (raw != NULL) {
         buf_puts(&body, raw);
-    } else if (!put_value(json_get(request, "body"), &s, &body)) {
+    } else if (json_get(request, "body") != NULL &&
+               !put_value(json_get(request, "body"), &s, &body)) {
         bad(r, "a value this runner can make", "unknown $generate");
     }
     wire_open_unix(&w, s.socket_path);
     wire_request(&w, json_str(json_get(request, "method")), json_str(json_get(request, "path")),
-        "Content-Type: application/json\r\n", buf_cstr(&body));
+        buf_cstr(&headers), body.len > 0 || raw != NULL ? buf_cstr(&body) : NULL);
     wire_read(&w, &a, PATIENCE_MS);
     if (!a.is_complete) bad(r, "a complete answer", "none");
     const json *status = json_get(expect, "status");
@@ -410,15 +451,20 @@ static void run_api(runner *r, const json *c) {
     wire_answer_release(&a);
     wire_close(&w);
     buf_release(&body);
+    buf_release(&headers);
     stub_server_stop(&s);
 }
 
 /* ---- wire cases ---- */
 
 typedef struct wire_run {
-    wire w;
+    const stub_server *s;
+    bool is_tcp;
+    wire all[WIRES_MAX];
+    int n, scale;
+    wire *w;          /* the one that the case is about: the first, or that of a later GET */
     wire_answer post; /* of a step `read_until_end` or what stands at the end */
-    bool has_read, is_closed_by_us, has_lines;
+    bool has_read, is_closed_by_us, has_lines, is_each;
 } wire_run;
 
 /* The engine says nothing: the head is there and a line of comment comes again and again. The case
@@ -432,35 +478,99 @@ static bool read_silence(wire *w) {
     return has_lines;
 }
 
-static void do_step(runner *r, const stub_server *s, const json *step, wire_run *x) {
+static void open_wire(wire_run *x) {
+    CHECK(x->n < WIRES_MAX);
+    wire *w = &x->all[x->n++];
+    if (x->is_tcp) {
+        wire_open_tcp(w, x->s->port);
+    } else {
+        wire_open_unix(w, x->s->socket_path);
+    }
+    if (x->w == NULL) x->w = w;
+}
+
+/* One byte after the other on the first n connections, until the server has closed them. */
+static void drip(wire_run *x, const char *text, int n, const json *every) {
+    int64_t every_ms = 0;
+    (void)json_i64(every, &every_ms);
+    for (bool is_open = true; *text != '\0' && is_open; text++) {
+        is_open = false;
+        for (int i = 0; i < n; i++) {
+            if (x->all[i].is_closed) continue;
+            (void)wire_send(&x->all[i], text, 1);
+            (void)wire_receive(&x->all[i], 0);
+            is_open |= !x->all[i].is_closed;
+        }
+        sleep_ms((uint64_t)(every_ms / x->scale));
+    }
+}
+
+/* Steps that speak about connections; false: it is none of them. */
+static bool do_connection_step(const json *step, wire_run *x) {
+    const char *text;
+    int64_t n = 0;
+    if (json_i64(json_get(step, "open"), &n) == OK) {
+        while (n-- > 0)
+            open_wire(x);
+    } else if ((text = json_str(json_get(step, "drip"))) != NULL) {
+        drip(x, text, 1, json_get(step, "every_ms"));
+    } else if ((text = json_str(json_get(step, "drip_each"))) != NULL) {
+        drip(x, text, x->n, json_get(step, "every_ms"));
+    } else if ((text = json_str(json_get(step, "get"))) != NULL) {
+        if (text[1] == 'm' && strstr(text, "-or-") != NULL)
+            return true; /* the run itself is asked */
+        open_wire(x);
+        x->w = &x->all[x->n - 1];
+        wire_request(x->w, "GET", text, "", NULL);
+        x->is_closed_by_us = false;
+    } else if (json_i64(json_get(step, "close_index"), &n) == OK && n < x->n) {
+        wire_close(&x->all[n]);
+        x->is_closed_by_us |= x->w == &x->all[n];
+    } else if (json_get(step, "close") != NULL) {
+        wire_close(x->w);
+        x->is_closed_by_us = true;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static void do_step(runner *r, const json *step, wire_run *x) {
     const char *text;
     int64_t n = 0;
     buf raw = BUF_INIT;
+    if (do_connection_step(step, x)) return;
     if ((text = json_str(json_get(step, "send"))) != NULL) {
         json_str_bytes(json_get(step, "send"), &raw);
-        wire_send(&x->w, raw.data, raw.len);
+        wire_send(x->w, raw.data, raw.len);
     } else if (json_get(step, "send_repeat") != NULL) {
         text = json_str(json_at(json_get(step, "send_repeat"), 0));
         json_i64(json_at(json_get(step, "send_repeat"), 1), &n);
-        for (int64_t i = 0; i < n && wire_send(&x->w, text, strlen(text)); i++) {
+        for (int64_t i = 0; i < n && wire_send(x->w, text, strlen(text)); i++) {
         }
     } else if ((text = json_str(json_get(step, "expect_bytes"))) != NULL) {
         /* Before anything else is sent: that is what the time of the case means. */
-        if (!wire_await(&x->w, text, 1, PATIENCE_MS)) bad(r, text, "it does not come");
-    } else if ((text = json_str(json_get(step, "post"))) != NULL) {
-        put_value(json_get(step, "body"), s, &raw);
-        wire_request(&x->w, "POST", text, "Content-Type: application/json\r\n", buf_cstr(&raw));
+        if (!wire_await(x->w, text, 1, PATIENCE_MS)) bad(r, text, "it does not come");
+    } else if (json_get(step, "post") != NULL || json_get(step, "post_each") != NULL) {
+        text = json_str(json_get(step, "post"));
+        int n_wires = text != NULL ? 1 : x->n;
+        x->is_each = text == NULL;
+        if (text == NULL) text = json_str(json_get(step, "post_each"));
+        put_value(json_get(step, "body"), x->s, &raw);
+        for (int i = 0; i < n_wires; i++) {
+            wire *w = x->is_each ? &x->all[i] : x->w;
+            wire_request(w, "POST", text, "Content-Type: application/json\r\n", buf_cstr(&raw));
+        }
     } else if (json_i64(json_get(step, "read_events"), &n) == OK) {
-        (void)wire_await(&x->w, "data: ", (int)n, PATIENCE_MS);
+        (void)wire_await(x->w, "data: ", (int)n, PATIENCE_MS);
     } else if (json_get(step, "read_until_end") != NULL) {
-        if (is_held) x->has_lines = read_silence(&x->w);
-        wire_read(&x->w, &x->post, PATIENCE_MS);
+        if (is_held) x->has_lines = read_silence(x->w);
+        wire_read(x->w, &x->post, PATIENCE_MS);
         x->has_read = true;
     } else if (json_i64(json_get(step, "sleep_ms"), &n) == OK) {
         sleep_ms((uint64_t)n);
-    } else if (json_get(step, "close") != NULL) {
-        wire_close(&x->w);
-        x->is_closed_by_us = true;
+    } else {
+        bad(r, "a step that this runner knows", json_key(json_first(step)));
     }
     buf_release(&raw);
 }
@@ -494,7 +604,7 @@ static bool takes_other_answer(runner *r, const json *expect, wire_run *x) {
     for (size_t i = 0; i < sizeof other_answers / sizeof other_answers[0]; i++) {
         wire_answer a;
         if (strcmp(r->id, other_answers[i].id) != 0) continue;
-        wire_read(&x->w, &a, other_answers[i].status == 0 ? QUIET_MS : PATIENCE_MS);
+        wire_read(x->w, &a, other_answers[i].status == 0 ? QUIET_MS : PATIENCE_MS);
         bool is_other = a.status == other_answers[i].status;
         if (!is_other && !number_is_in(json_get(expect, "status"), a.status))
             bad_int(r, "status", other_answers[i].status, a.status);
@@ -505,6 +615,20 @@ static bool takes_other_answer(runner *r, const json *expect, wire_run *x) {
     return false;
 }
 
+static bool names_an_answer(const json *expect) {
+    static const char *const names[] = {"status", "status_in", "statuses", "responses"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (json_get(expect, names[i]) != NULL) return true;
+    }
+    return false;
+}
+
+static void check_closes(runner *r, const json *expect, wire_run *x) {
+    if (!json_is_true(json_get(expect, "closes"))) return;
+    if (!wire_wait_closed(x->w, PATIENCE_MS)) bad(r, "the server closes", "it does not");
+}
+
+/* Answers in order: of one connection, or of each that was asked at once. */
 static void check_statuses(runner *r, const json *expect, wire_run *x) {
     const json *list = json_get(expect, "statuses");
     int64_t want_answers = 0;
@@ -513,7 +637,8 @@ static void check_statuses(runner *r, const json *expect, wire_run *x) {
     for (;;) {
         wire_answer a;
         bool is_more = n_answers == 0 || list != NULL || n_answers < want_answers;
-        wire_read(&x->w, &a, is_more ? PATIENCE_MS : QUIET_MS);
+        wire *w = x->is_each && n_answers < x->n ? &x->all[n_answers] : x->w;
+        wire_read(w, &a, is_more ? PATIENCE_MS : QUIET_MS);
         int status = a.status;
         const json *want =
             list != NULL ? json_at(list, (size_t)n_answers) : json_get(expect, "status");
@@ -533,37 +658,49 @@ static void check_statuses(runner *r, const json *expect, wire_run *x) {
         if (list != NULL && n_answers == (int)json_count(list)) break;
         if (list == NULL && json_get(expect, "responses") == NULL) break;
     }
-    if (n_answers == 0) bad(r, "an answer", x->w.is_closed ? "the connection was closed" : "none");
+    if (n_answers == 0) bad(r, "an answer", x->w->is_closed ? "the connection was closed" : "none");
     if (json_get(expect, "responses") != NULL && n_answers != want_answers) {
         bad_int(r, "answers", (long)want_answers, n_answers);
     }
-    if (json_is_true(json_get(expect, "closes")) && !wire_wait_closed(&x->w, PATIENCE_MS)) {
-        bad(r, "the server closes", "it does not");
-    }
+}
+
+/* Of a case whose bytes come slowly: as the waits of the case are. */
+static void with_short_times(api_options *o) {
+    enum { HEAD_MS = 30000, BODY_MS = 60000, IDLE_MS = 75000 };
+    int scale = getenv("TANDEM_LONG") != NULL ? 1 : TIME_SCALE;
+    o->head_timeout_ms = HEAD_MS / scale;
+    o->body_timeout_ms = BODY_MS / scale;
+    o->idle_timeout_ms = IDLE_MS / scale;
 }
 
 static void run_wire(runner *r, const json *c, bool is_tcp) {
     const json *expect = json_get(c, "expect");
     stub_server_options o;
     stub_server s;
-    wire_run x = {0};
+    wire_run *x = mem_alloc(sizeof *x);
     script_of(r, c, &o);
-    stub_server_start(&s, &o);
-    if (is_tcp) {
-        wire_open_tcp(&x.w, s.port);
-    } else {
-        wire_open_unix(&x.w, s.socket_path);
-    }
     JSON_EACH(step, json_get(c, "steps")) {
-        do_step(r, &s, step, &x);
+        if (json_get(step, "drip") != NULL || json_get(step, "drip_each") != NULL)
+            o.adjust = with_short_times;
+    }
+    stub_server_start(&s, &o);
+    x->s = &s;
+    x->is_tcp = is_tcp;
+    x->scale = r->scale;
+    if (json_get(json_first(json_get(c, "steps")), "open") == NULL) open_wire(x);
+    JSON_EACH(step, json_get(c, "steps")) {
+        do_step(r, step, x);
     }
     if (json_get(expect, "active_requests") != NULL) check_idle(r, &s);
-    if (x.has_read) check_timed(r, expect, &x);
-    if (!x.has_read && !x.is_closed_by_us && !takes_other_answer(r, expect, &x)) {
-        check_statuses(r, expect, &x);
+    if (x->has_read) check_timed(r, expect, x);
+    if (!x->has_read && !x->is_closed_by_us && !takes_other_answer(r, expect, x)) {
+        if (names_an_answer(expect)) check_statuses(r, expect, x);
+        check_closes(r, expect, x);
     }
-    wire_answer_release(&x.post);
-    wire_close(&x.w);
+    wire_answer_release(&x->post);
+    for (int i = 0; i < x->n; i++)
+        wire_close(&x->all[i]);
+    mem_free(x);
     stub_server_stop(&s);
 }
 
