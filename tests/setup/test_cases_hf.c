@@ -28,7 +28,7 @@ enum { SEED = 7, MAX_RULES = 32 };
 typedef struct fixture {
     const json *doc, *rules, *client, *expect;
     int used[MAX_RULES];
-    uint64_t size;
+    const manifest *files;
     char alias[128]; /* path of the first path: rule stands for the file's own */
     hub_server *server;
     char root[64];
@@ -65,14 +65,25 @@ static bool rule_fits(const fixture *f, const json *rule, const hub_seen *r) {
     return str_starts(r->range, match);
 }
 
+/* Size of the file that is asked for; a path that names none stands for the first. */
+static uint64_t size_of(const fixture *f, const hub_seen *r) {
+    for (size_t i = 0; i < f->files->n_files; i++) {
+        if (str_ends(r->path, f->files->files[i].path)) return f->files->files[i].size;
+    }
+    return f->files->files[0].size;
+}
+
 static void add_headers(const fixture *f, const json *rule, hub_answer *a) {
+    /* The case's own range stands in place of the true one. */
+    JSON_EACH(h, json_get(rule, "headers")) {
+        if (strcasecmp(json_key(h), "Content-Range") == 0) buf_reset(&a->headers);
+    }
     JSON_EACH(h, json_get(rule, "headers")) {
         const char *value = json_str(h);
         if (str_eq(json_key(h), "Location") && str_starts(value, "https://")) {
             const char *path = strchr(value + 8, '/');
             buf_printf(&a->headers, "Location: %s%s\r\n", hub_server_url(f->server, 1), path);
         } else {
-            if (strcasecmp(json_key(h), "Content-Range") == 0) buf_reset(&a->headers);
             buf_printf(&a->headers, "%s: %s\r\n", json_key(h), value);
         }
     }
@@ -85,7 +96,7 @@ static void apply(fixture *f, const json *rule, const hub_seen *r, hub_answer *a
         a->status = 401;
         return;
     }
-    if (status == 206) hub_server_file(r, f->size, noise, NULL, a);
+    if (status == 206) hub_server_file(r, size_of(f, r), noise, NULL, a);
     a->status = (int)status;
     a->source = noise;
     a->corrupt_at = (int64_t)number(json_get(rule, "corrupt_at"), UINT64_MAX);
@@ -118,7 +129,7 @@ static void decide(void *ctx, const hub_seen *r, hub_answer *a) {
         }
         i++;
     }
-    hub_server_file(r, f->size, noise, NULL, a);
+    hub_server_file(r, size_of(f, r), noise, NULL, a);
 }
 
 /* The disk of the case. */
@@ -369,7 +380,7 @@ static void run_case(vectors *v, const json *doc) {
         if (local > 0) put_local(&f, &m, m.n_files - 1, local);
         i++;
     }
-    f.size = m.files[0].size;
+    f.files = &m;
     uint64_t local = number(json_get(f.client, "local_bytes"), 0);
     if (local > 0) put_local(&f, &m, 0, local);
     f.server = hub_server_new(decide, &f);
