@@ -158,8 +158,10 @@ static void classify(import_line *l, char *raw, worker_parts *worker) {
         take_value(l, "SYNC_MODE", str_eq(value, "rsync") ? "rsync" : "stream");
         if (!str_eq(value, "rsync"))
             str_copy(l->note, sizeof l->note, "files are copied, never shared");
+    } else if (str_eq(l->name, "SKIP_SYNC") && !str_eq(value, "1")) {
+        say(l, IMPORT_IGNORED, NULL, "files are copied unless it is 1");
     } else if (str_eq(l->name, "SKIP_SYNC")) {
-        take_value(l, "SYNC_MODE", str_eq(value, "1") ? "none" : "stream");
+        take_value(l, "SYNC_MODE", "none");
     } else if (a != NULL || own != NULL) {
         take_value(l, a != NULL ? a->key : own->name, value);
     } else {
@@ -181,6 +183,27 @@ static import_line *add_line(import_report *r, int number) {
     return l;
 }
 
+/* A recipe for both halves of the port lists their devices in one line: "half A,half B". */
+static bool take_twins(import_report *r, const char *raw, int number) {
+    const alias *a = find_alias(r->lines[r->n - 1].name);
+    char key_b[40], *text = mem_strdup(raw), *value = NULL;
+    bool is_device =
+        a != NULL && a->key != NULL && (str_ends(a->key, "_HCA_A") || str_ends(a->key, "_IF_A"));
+    char *comma = is_device && plain_value(text, &value) ? strchr(value, ',') : NULL;
+    bool is_twins = comma != NULL && strchr(comma + 1, ',') == NULL;
+    if (is_twins) {
+        *comma = '\0';
+        str_copy(key_b, sizeof key_b, a->key);
+        key_b[strlen(key_b) - 1] = 'B';
+        take_value(&r->lines[r->n - 1], a->key, trim(value));
+        import_line *second = add_line(r, number);
+        str_copy(second->name, sizeof second->name, a->name);
+        take_value(second, settings_key(key_b)->name, trim(comma + 1));
+    }
+    mem_free(text);
+    return is_twins;
+}
+
 static void one_line(import_report *r, char *line, int number, worker_parts *worker) {
     char *p = trim(line);
     if (p[0] == '\0' || p[0] == '#') return;
@@ -194,7 +217,7 @@ static void one_line(import_report *r, char *line, int number, worker_parts *wor
     }
     *equals = '\0';
     str_copy(l->name, sizeof l->name, trim(p));
-    classify(l, equals + 1, worker);
+    if (!take_twins(r, equals + 1, number)) classify(l, equals + 1, worker);
 }
 
 static void put_worker(import_line *l, const worker_parts *w, const char *host, const char *names) {
@@ -206,9 +229,10 @@ static void put_worker(import_line *l, const worker_parts *w, const char *host, 
 }
 
 /* A user and a host on lines of their own; without a WORKER_HOST the user goes with the last line
- * that names the worker. */
+ * that names the worker, or with its address. */
 static void join_worker(import_report *r, const worker_parts *w) {
     import_line *host = NULL;
+    const char *address = NULL;
     if (w->host[0] != '\0') {
         put_worker(add_line(r, w->line), w, w->host, "WORKER_USER, WORKER_HOST");
         return;
@@ -216,18 +240,19 @@ static void join_worker(import_report *r, const worker_parts *w) {
     for (size_t i = 0; i < r->n && w->user[0] != '\0'; i++) {
         import_line *l = &r->lines[i];
         if (l->key != NULL && str_eq(l->key, "WORKER_SSH")) host = l;
+        if (l->key != NULL && str_eq(l->name, "WORKER_IP")) address = l->value;
         if (str_eq(l->name, "WORKER_USER"))
             say(l, IMPORT_UNMAPPED, NULL, "no line without a user names the worker to go with it");
     }
-    if (host == NULL || strchr(host->value, '@') != NULL) return;
+    if (host != NULL ? strchr(host->value, '@') != NULL : address == NULL) return;
     for (size_t i = 0; i < r->n; i++) {
         if (str_eq(r->lines[i].name, "WORKER_USER"))
             say(&r->lines[i], IMPORT_IGNORED, NULL, "joined into WORKER_SSH");
     }
     buf name = BUF_INIT, value = BUF_INIT;
-    (void)buf_printf(&name, "WORKER_USER, %s", host->name);
-    (void)buf_puts(&value, host->value);
-    put_worker(host, w, buf_cstr(&value), buf_cstr(&name));
+    (void)buf_printf(&name, "WORKER_USER, %s", host != NULL ? host->name : "WORKER_IP");
+    (void)buf_puts(&value, host != NULL ? host->value : address);
+    put_worker(host != NULL ? host : add_line(r, w->line), w, buf_cstr(&value), buf_cstr(&name));
     buf_release(&name);
     buf_release(&value);
 }

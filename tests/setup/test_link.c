@@ -210,6 +210,8 @@ static void odd_lines_of_a_recipe_are_understood(void **state) {
         "WORKER_USER=me\r\nWORKER=spark2:2222\r\nPARALLEL=3\r\n"
         "MEMGUARD_MIN_AVAIL_MB=3072\r\n";
     static const char alone[] = "WORKER_USER=me\nWORKER_SSH=you@spark2\n";
+    static const char twins[] = "WORKER_USER=me\nWORKER_IP=10.0.0.2\nWEIGHT_SYNC=rsync\n"
+                                "HEAD_CX7_IB=\"rocep1s0f1,roceP2p1s0f1\"\nSKIP_SYNC=0\n";
     import_report r;
     err e = ERR_INIT;
     assert_int_equal(settings_import(text, sizeof text - 1, ".env", &r, &e), OK);
@@ -223,6 +225,14 @@ static void odd_lines_of_a_recipe_are_understood(void **state) {
     assert_int_equal(settings_import(alone, sizeof alone - 1, ".env", &r, &e), OK);
     assert_int_equal(line_named(&r, "WORKER_USER")->state, IMPORT_UNMAPPED);
     assert_string_equal(line_named(&r, "WORKER_SSH")->value, "you@spark2");
+    import_report_release(&r);
+    assert_int_equal(settings_import(twins, sizeof twins - 1, ".env", &r, &e), OK);
+    assert_string_equal(line_named(&r, "WORKER_USER, WORKER_IP")->value, "me@10.0.0.2");
+    assert_string_equal(line_named(&r, "WEIGHT_SYNC")->value, "rsync");
+    assert_string_equal(r.lines[3].key, "HEAD_HCA_A");
+    assert_string_equal(r.lines[3].value, "rocep1s0f1");
+    assert_string_equal(r.lines[4].key, "HEAD_HCA_B");
+    assert_string_equal(r.lines[4].value, "roceP2p1s0f1");
     import_report_release(&r);
 }
 
