@@ -72,7 +72,7 @@ static int number_rule(schema_compiler *c, number_node *n, const atom *a) {
     case RULE_STEP: {
         wide g = gcd(n->step, a->v);
         if (a->v / g >= NUMBER_LIMIT / n->step) {
-            return schema_fail(c, ERR_UNSUPPORTED, 1, NULL,
+            return schema_fail(c, ERR_UNSUPPORTED, a->from, NULL,
                 "the multipleOf rules that hold together are too large");
         }
         n->step *= a->v / g;
@@ -80,7 +80,7 @@ static int number_rule(schema_compiler *c, number_node *n, const atom *a) {
     }
     case RULE_NOT_STEP:
         if (n->n_not_steps == 4) {
-            return schema_fail(c, ERR_UNSUPPORTED, 1, NULL, "too many multipleOf under not");
+            return schema_fail(c, ERR_UNSUPPORTED, a->from, NULL, "too many multipleOf under not");
         }
         n->not_steps[n->n_not_steps++] = a->v;
         break;
@@ -110,7 +110,7 @@ static int build_number(schema_compiler *c, uint32_t value, const alternative *a
         if (rc != OK) return rc;
     }
     if (n.n_not_in > 1024) {
-        return schema_fail(c, ERR_UNSUPPORTED, 1, NULL, "too many numbers left out");
+        return schema_fail_rule(c, alt, RULE_NUMBERS, "enum", "too many numbers left out");
     }
     if (!number_has_value(&n)) return OK;
     uint32_t index = grammar_add_number(c->g);
@@ -119,10 +119,10 @@ static int build_number(schema_compiler *c, uint32_t value, const alternative *a
     return OK;
 }
 
-static int intersect(schema_compiler *c, const dfa **d, const dfa *other, bool is_negated) {
+static int intersect(schema_compiler *c, const dfa **d, const atom *a) {
     dfa *both;
-    if (*d == NULL && !is_negated) {
-        *d = other;
+    if (*d == NULL && !a->is_negated) {
+        *d = a->d;
         return OK;
     }
     if (*d == NULL && c->any == NULL) {
@@ -131,18 +131,20 @@ static int intersect(schema_compiler *c, const dfa **d, const dfa *other, bool i
         if (rc != OK) return rc;
         c->any = schema_keep_dfa(c, any);
     }
-    int rc = dfa_intersect(*d == NULL ? c->any : *d, other, is_negated, &both, c->e);
-    if (rc != OK) return schema_fail(c, ERR_UNSUPPORTED, 1, NULL, "patterns too large together");
+    int rc = dfa_intersect(*d == NULL ? c->any : *d, a->d, a->is_negated, &both, c->e);
+    if (rc != OK) {
+        return schema_fail(c, ERR_UNSUPPORTED, a->from, NULL, "patterns too large together");
+    }
     *d = schema_keep_dfa(c, both);
     return OK;
 }
 
 /* Bit L of row q: acceptance after exactly L more characters. */
-static int fill_lengths(schema_compiler *c, string_node *n) {
+static int fill_lengths(schema_compiler *c, const alternative *alt, string_node *n) {
     const dfa *d = n->content;
     uint32_t words = n->max / 64 + 1;
     if ((uint64_t)words * 64 * d->n_states > LENGTHS_MAX_BITS) {
-        return schema_fail(c, ERR_UNSUPPORTED, 1, NULL,
+        return schema_fail_rule(c, alt, RULE_MAX_LENGTH, "maxLength",
             "minLength and maxLength beside this pattern are too large to enforce");
     }
     uint64_t *rows = arena_alloc(&c->g->memory, (size_t)words * d->n_states * sizeof *rows);
@@ -180,7 +182,7 @@ int schema_text_rules(schema_compiler *c, const alternative *alt, string_node *n
         int rc = OK;
         if (a->kind == RULE_MIN_LENGTH && a->n > n->min) n->min = (uint32_t)a->n;
         if (a->kind == RULE_MAX_LENGTH && a->n < n->max) n->max = (uint32_t)a->n;
-        if (a->kind == RULE_TEXT) rc = intersect(c, &n->content, a->d, a->is_negated);
+        if (a->kind == RULE_TEXT) rc = intersect(c, &n->content, a);
         if (rc != OK) return rc;
     }
     if (n->content == NULL || n->content->start == 0) return OK;
@@ -190,7 +192,8 @@ int schema_text_rules(schema_compiler *c, const alternative *alt, string_node *n
     if (n->content->max_chars[q] != DFA_MANY && n->content->max_chars[q] <= n->max) {
         n->max = GRAMMAR_NO_LIMIT;
     }
-    if (n->min > 0 && n->max != GRAMMAR_NO_LIMIT && n->min <= n->max) return fill_lengths(c, n);
+    if (n->min > 0 && n->max != GRAMMAR_NO_LIMIT && n->min <= n->max)
+        return fill_lengths(c, alt, n);
     return OK;
 }
 
@@ -334,7 +337,8 @@ int schema_build_array(schema_compiler *c, uint32_t value, const alternative *al
         a->contains_max[k] = (uint32_t)p.contains[k]->max;
     }
     if (p.is_unique && p.min > GRAMMAR_RECORDS_MAX) {
-        return schema_fail(c, ERR_UNSUPPORTED, 1, NULL, "uniqueItems with minItems above 512");
+        return schema_fail_rule(
+            c, alt, RULE_UNIQUE, "uniqueItems", "uniqueItems with minItems above 512");
     }
     schema_add_choice(c, value, VALUE_ARRAY, index);
     return OK;

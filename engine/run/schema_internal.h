@@ -93,6 +93,7 @@ typedef struct atom {
     rule_kind kind;
     bool is_negated;
     uint32_t sequence; /* order of creation: declared order of properties */
+    uint32_t from;     /* entry that asks it, for messages; 0: none */
     literal lit;
     uint64_t n, max;
     wide v;
@@ -156,6 +157,7 @@ typedef struct schema_compiler {
     uint32_t set_table_size;
     uint32_t n_built;
     uint32_t n_partials, n_atoms, n_properties;
+    uint32_t asking;   /* the entry whose rules are being made */
     uint64_t limit_ms; /* of clock_thread_ms */
     const dfa *any;
 } schema_compiler;
@@ -172,6 +174,10 @@ uint32_t schema_find(const schema_compiler *c, const json *node);
 /* Sets the error with the pointer of keyword (may be NULL) in entry; returns code. */
 int schema_fail(
     schema_compiler *c, int code, uint32_t entry_index, const char *keyword, const char *what);
+
+/* ERR_UNSUPPORTED at the keyword of the schema that the first rule of a kind comes from. */
+int schema_fail_rule(schema_compiler *c, const alternative *alt, rule_kind kind,
+    const char *keyword, const char *what);
 
 /* schema_keywords.c: what a schema asks, or what it takes to break it. */
 int schema_needs(schema_compiler *c, literal lit, const scope *sc, need **out);

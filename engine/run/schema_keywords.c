@@ -49,7 +49,7 @@ need *need_append(schema_compiler *c, const need *b, need *a) {
 
 atom *schema_atom(schema_compiler *c, rule_kind kind, const scope *sc) {
     atom *a = schema_alloc(c, sizeof *a);
-    *a = (atom){.kind = kind, .sc = sc, .sequence = ++c->n_atoms};
+    *a = (atom){.kind = kind, .sc = sc, .sequence = ++c->n_atoms, .from = c->asking};
     return a;
 }
 
@@ -464,6 +464,7 @@ int schema_needs(schema_compiler *c, literal lit, const scope *sc, need **out) {
         ask_conditions};
     asking k = {.c = c, .i = lit / 2, .s = c->entries[lit / 2].node, .sc = sc};
     *out = NULL;
+    c->asking = k.i;
     if (json_is_bool(k.s)) {
         if (!json_is_true(k.s)) *out = need_types(c, 0, NULL);
         return OK;

@@ -290,6 +290,7 @@ int schema_breaks(schema_compiler *c, literal lit, need **out) {
         break_combinations, break_conditions};
     breaking b = {.c = c, .i = lit / 2, .s = c->entries[lit / 2].node};
     *out = NULL;
+    c->asking = b.i;
     if (json_is_bool(b.s)) {
         if (json_is_true(b.s)) *out = need_types(c, 0, NULL);
         return OK;

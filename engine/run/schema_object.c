@@ -47,7 +47,7 @@ static int add_pattern(object_plan *p, const dfa *d) {
         if (p->patterns[i] == d) return OK;
     }
     if (p->n_patterns == PATTERNS_MAX) {
-        return schema_fail(p->c, ERR_UNSUPPORTED, 1, "patternProperties",
+        return schema_fail_rule(p->c, p->alt, RULE_PATTERN, "patternProperties",
             "more than six patterns that hold together cannot be enforced");
     }
     p->patterns[p->n_patterns++] = d;
@@ -167,7 +167,9 @@ static int text_of_rules(object_plan *p, const string_node *n, dfa **out) {
         (void)snprintf(text, sizeof text, "[^]{%u,%u}", n->min, n->max);
     }
     int rc = dfa_from_regex(text, strlen(text), REGEX_WHOLE, &length, p->c->e);
-    if (rc != OK) return schema_fail(p->c, ERR_UNSUPPORTED, 1, "propertyNames", "too large");
+    if (rc != OK) {
+        return schema_fail_rule(p->c, p->alt, RULE_NAMES, "propertyNames", "too large");
+    }
     if (n->content == NULL) {
         *out = length;
         return OK;
@@ -422,8 +424,9 @@ static int class_text(object_plan *p, uint32_t which, const dfa **out) {
     }
     if (rc != OK) {
         dfa_free(d);
-        return schema_fail(
-            p->c, ERR_UNSUPPORTED, 1, "patternProperties", "patterns too large together");
+        bool has_patterns = p->n_patterns > 0;
+        return schema_fail_rule(p->c, p->alt, has_patterns ? RULE_PATTERN : RULE_NAMES,
+            has_patterns ? "patternProperties" : "propertyNames", "patterns too large together");
     }
     *out = schema_keep_dfa(p->c, d);
     return OK;
@@ -472,7 +475,7 @@ int schema_build_object(schema_compiler *c, uint32_t value, const alternative *a
     int rc = read_plan(&p);
     if (rc != OK || p.min > p.max) return rc;
     if (p.has_brings && p.max < p.n_names && p.min > 0) {
-        return schema_fail(c, ERR_UNSUPPORTED, 1, "dependentRequired",
+        return schema_fail_rule(c, alt, RULE_BRINGS, "dependentRequired",
             "beside minProperties and maxProperties it cannot be enforced");
     }
     if (p.exists == NULL) return build_one(&p, value, p.n_names, false);

@@ -87,6 +87,16 @@ int schema_fail(
     return code;
 }
 
+int schema_fail_rule(schema_compiler *c, const alternative *alt, rule_kind kind,
+    const char *keyword, const char *what) {
+    uint32_t from = 1;
+    for (const atom_list *l = alt->atoms; l != NULL; l = l->next) {
+        if (l->a->kind == kind && l->a->from != 0) from = l->a->from;
+    }
+    if (json_get(c->entries[from].node, keyword) == NULL) keyword = NULL;
+    return schema_fail(c, ERR_UNSUPPORTED, from, keyword, what);
+}
+
 static uint32_t hash_pointer(const void *p) {
     uint64_t h = (uint64_t)(uintptr_t)p * 0x9E3779B97F4A7C15u;
     return (uint32_t)(h >> 32);

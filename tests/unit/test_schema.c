@@ -195,6 +195,14 @@ static void test_refused(void **state) {
         {"{\"$ref\":\"https://example.com/s.json\"}", ERR_UNSUPPORTED, "/$ref"},
         {"{\"$dynamicRef\":\"#x\"}", ERR_UNSUPPORTED, "/$dynamicRef"},
         {"{\"anyOf\":[{\"type\":\"strnig\"}]}", ERR_FORMAT, "/anyOf/0/type"},
+        {"{\"properties\":{\"s\":{\"type\":\"array\",\"uniqueItems\":true,\"minItems\":600}}}",
+            ERR_UNSUPPORTED, "/properties/s/uniqueItems"},
+        {"{\"items\":{\"type\":\"object\",\"dependentRequired\":{\"a\":[\"b\"]},\"minProperties\":1,"
+         "\"maxProperties\":1}}",
+            ERR_UNSUPPORTED, "/items/dependentRequired"},
+        {"{\"items\":{\"type\":\"object\",\"patternProperties\":{\"a\":{},\"b\":{},\"c\":{},\"d\":{},"
+         "\"e\":{},\"f\":{},\"g\":{\"type\":\"null\"}}}}",
+            ERR_UNSUPPORTED, "/items/patternProperties"},
         {"{\"minLength\":-1}", ERR_FORMAT, "/minLength"},
         {"{\"multipleOf\":0}", ERR_FORMAT, "/multipleOf"},
         {"{\"minimum\":0.1234567890123456789}", ERR_UNSUPPORTED, "/minimum"},
