@@ -250,7 +250,7 @@ static int make_checkpoint(const char *dir, const json *c, err *e) {
 
 /* A case with a config is checked against what that config needs; a config of another architecture
  * leaves only the checks that need none. */
-static int check_config(const char *dir, const json *c, err *e) {
+static int check_config(const char *dir, const json *c, outcome *o) {
     static model_config config;
     checkpoint *k = NULL;
     buf text = BUF_INIT;
@@ -259,7 +259,11 @@ static int check_config(const char *dir, const json *c, err *e) {
     if (json_get(c, "config") == NULL) return OK;
     json_print(json_get(c, "config"), &text);
     if (model_config_parse(buf_cstr(&text), text.len, &config, &ignored) == OK) {
-        rc = checkpoint_open(dir, &config, NULL, &k, e);
+        rc = checkpoint_open(dir, &config, NULL, &k, &o->e);
+    }
+    if (k != NULL && *checkpoint_warnings(k) != '\0') {
+        str_copy(o->warnings, sizeof o->warnings, checkpoint_warnings(k));
+        o->has_warning = true;
     }
     checkpoint_close(k);
     buf_release(&text);
@@ -294,7 +298,7 @@ static void run_checkpoint_case(folder *f, const json *c) {
     if (o.is_accepted) {
         o.is_accepted = exl3_pack_check(s, &o.e) == OK &&
                         check_split(s, json_get(c, "split"), &o.e) == OK &&
-                        check_config(f->temp, c, &o.e) == OK;
+                        check_config(f->temp, c, &o) == OK;
     }
     judge(f->v, c, &o);
     st_close(s);
