@@ -5,6 +5,8 @@
 #include "engine/base/mem.h"
 #include "engine/run/schema_internal.h"
 
+#define DIFFERENT_MAX 16 /* places of an array with uniqueItems that are held against each other */
+
 #define LENGTHS_MAX_BITS (1u << 26)
 
 void schema_add_choice(schema_compiler *c, uint32_t value, uint32_t kind, uint32_t index) {
@@ -306,6 +308,30 @@ static int build_place(
     return rc;
 }
 
+/* What each two of the places that must be filled have in common. */
+static int note_different(
+    schema_compiler *c, const alternative *alt, const places *p, uint32_t index) {
+    uint32_t n = p->min > DIFFERENT_MAX ? DIFFERENT_MAX : (uint32_t)p->min;
+    different_places *d = schema_alloc(c, sizeof *d);
+    literal *list = mem_array(2 * (p->n_rules + 1), sizeof *list);
+    int rc = OK;
+    *d = (different_places){.next = c->different, .array = index, .n = n};
+    d->shared = schema_alloc(c, (size_t)n * n * sizeof *d->shared);
+    for (const atom_list *l = alt->atoms; l != NULL; l = l->next) {
+        if (l->a->kind == RULE_UNIQUE) d->from = l->a->from;
+    }
+    for (uint32_t k = 0; k < n * n && rc == OK; k++) {
+        uint32_t i = k / n, j = k % n, n_one = 0, n_other = 0;
+        if (j >= i) continue;
+        rc = place_literals(c, alt, i, list, &n_one);
+        if (rc == OK) rc = place_literals(c, alt, j, list + n_one, &n_other);
+        if (rc == OK) rc = schema_value(c, list, n_one + n_other, &d->shared[k]);
+    }
+    mem_free(list);
+    c->different = d;
+    return rc;
+}
+
 int schema_build_array(schema_compiler *c, uint32_t value, const alternative *alt) {
     places p;
     int rc = read_places(c, alt, &p);
@@ -341,7 +367,8 @@ int schema_build_array(schema_compiler *c, uint32_t value, const alternative *al
             c, alt, RULE_UNIQUE, "uniqueItems", "uniqueItems with minItems above 512");
     }
     schema_add_choice(c, value, VALUE_ARRAY, index);
-    return OK;
+    bool has_places = p.is_unique && p.n_prefix > 0 && p.n_contains == 0 && p.min > 1;
+    return has_places ? note_different(c, alt, &p, index) : OK;
 }
 
 int schema_build(schema_compiler *c, uint32_t value, const alternative *alt) {

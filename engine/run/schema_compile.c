@@ -67,23 +67,6 @@ int schema_value(schema_compiler *c, const literal *lits, uint32_t n, uint32_t *
     return OK;
 }
 
-int schema_compile_all(schema_compiler *c) {
-    for (; c->n_built < c->n_sets; c->n_built++) {
-        literal_set s = c->sets[c->n_built];
-        literal all = SCHEMA_TRUE * 2;
-        alternative_list alts = {0};
-        int rc = schema_expand(c, s.n > 0 ? s.at : &all, s.n > 0 ? s.n : 1, T_ALL, &alts);
-        for (uint32_t i = 0; i < alts.n && rc == OK; i++)
-            rc = schema_build(c, s.value, &alts.at[i]);
-        mem_free(alts.at);
-        if (rc != OK) return rc;
-        if (clock_thread_ms() > c->limit_ms) {
-            return schema_fail(c, ERR_UNSUPPORTED, 1, NULL, "takes too long to compile");
-        }
-    }
-    return OK;
-}
-
 /* How many values a node has, up to limit; arrays and objects count as many. */
 static uint32_t count_values(const grammar *g, uint32_t value, uint32_t limit) {
     const value_node *v = &g->values[value];
@@ -110,6 +93,41 @@ static uint32_t count_values(const grammar *g, uint32_t value, uint32_t limit) {
         }
     }
     return n;
+}
+
+/* The values written before may leave nothing for a place with few: that is not seen in time while a
+ * reply is written, so such a schema is refused. */
+static int check_different(schema_compiler *c) {
+    for (const different_places *d = c->different; d != NULL; d = d->next) {
+        const array_node *a = &c->g->arrays[d->array];
+        for (uint32_t i = 1; i < d->n; i++) {
+            uint32_t n_taken = 0;
+            for (uint32_t j = 0; j < i; j++)
+                n_taken += count_values(c->g, d->shared[i * d->n + j], 1) > 0;
+            uint32_t own = a->items[i < a->n_prefix ? i : a->n_prefix];
+            if (count_values(c->g, own, n_taken + 1) > n_taken) continue;
+            return schema_fail(c, ERR_UNSUPPORTED, d->from, "uniqueItems",
+                "the places that must be filled have too few different values");
+        }
+    }
+    return OK;
+}
+
+int schema_compile_all(schema_compiler *c) {
+    for (; c->n_built < c->n_sets; c->n_built++) {
+        literal_set s = c->sets[c->n_built];
+        literal all = SCHEMA_TRUE * 2;
+        alternative_list alts = {0};
+        int rc = schema_expand(c, s.n > 0 ? s.at : &all, s.n > 0 ? s.n : 1, T_ALL, &alts);
+        for (uint32_t i = 0; i < alts.n && rc == OK; i++)
+            rc = schema_build(c, s.value, &alts.at[i]);
+        mem_free(alts.at);
+        if (rc != OK) return rc;
+        if (clock_thread_ms() > c->limit_ms) {
+            return schema_fail(c, ERR_UNSUPPORTED, 1, NULL, "takes too long to compile");
+        }
+    }
+    return check_different(c);
 }
 
 static uint32_t value_height(const grammar *g, uint32_t value) {
@@ -267,11 +285,23 @@ static void cut_object(grammar *g, object_node *o) {
     }
 }
 
+/* Whether the values of all elements, or of those that a contains asks, are too few. */
+static bool has_few_values(const grammar *g, const array_node *a) {
+    uint32_t n_all = a->min == 0 ? 0 : count_values(g, a->items[0], a->min);
+    if (a->n_contains == 0) return n_all < a->min;
+    if (a->n_contains > 1) return false;
+    uint32_t limit = larger(a->min, a->contains_min[0]);
+    uint32_t n_found = count_values(g, a->items[1], limit);
+    if (n_found < a->contains_min[0]) return true;
+    bool is_apart = a->contains_max[0] != GRAMMAR_NO_LIMIT; /* then items[0] is all but these */
+    return n_all + (is_apart ? n_found : 0) < a->min;
+}
+
 static void mark_short_domains(grammar *g) {
     for (uint32_t i = 0; i < g->n_arrays; i++) {
         array_node *a = &g->arrays[i];
-        if (!a->is_unique || a->n_prefix > 0 || a->n_contains > 0 || a->min == 0) continue;
-        if (a->items[0] == 0 || count_values(g, a->items[0], a->min) < a->min) {
+        if (!a->is_unique || a->n_prefix > 0) continue;
+        if (has_few_values(g, a)) {
             a->max = 0; /* no such array: cut as one without height */
             a->min = 1;
         }

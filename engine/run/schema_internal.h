@@ -138,6 +138,13 @@ typedef struct literal_set {
     uint32_t value; /* of the grammar */
 } literal_set;
 
+/* Places of an array that must be filled with different values, for a check once all is built. */
+typedef struct different_places {
+    struct different_places *next;
+    uint32_t array, n, from;
+    uint32_t *shared; /* [n][n] the value that place i and an earlier place j have in common */
+} different_places;
+
 typedef struct schema_compiler {
     grammar *g;
     arena memory;
@@ -157,6 +164,7 @@ typedef struct schema_compiler {
     uint32_t set_table_size;
     uint32_t n_built;
     uint32_t n_partials, n_atoms, n_properties;
+    different_places *different;
     uint32_t asking;   /* the entry whose rules are being made */
     uint64_t limit_ms; /* of clock_thread_ms */
     const dfa *any;

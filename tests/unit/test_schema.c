@@ -72,6 +72,9 @@ static const struct {
      "\"uniqueItems\":true}",
         {"[\"a\",\"a\\nb\",\"c\"]", "[\"a\\u000ab\",\"a\",\"c\"]"},
         {"[\"a\\nb\",\"a\\u000ab\",\"c\"]"}},
+    {"{\"type\":\"array\",\"prefixItems\":[{\"const\":\"a\"},{\"enum\":[\"b\",1]},{\"type\":\"string\"}],"
+     "\"minItems\":3,\"uniqueItems\":true}",
+        {"[\"a\",\"b\",\"c\"]", "[\"a\",1,\"b\"]"}, {"[\"a\",\"b\",\"a\"]", "[\"a\",\"b\"]"}},
     /* Names that are not declared have no place in the order. */
     {"{\"type\":\"object\",\"required\":[\"x\"]}",
         {"{\"x\":1}", "{\"y\":2,\"x\":null}", "{\"x\":1,\"y\":2}"}, {"{}", "{\"y\":2}"}},
@@ -197,6 +200,14 @@ static void test_refused(void **state) {
         {"{\"anyOf\":[{\"type\":\"strnig\"}]}", ERR_FORMAT, "/anyOf/0/type"},
         {"{\"properties\":{\"s\":{\"type\":\"array\",\"uniqueItems\":true,\"minItems\":600}}}",
             ERR_UNSUPPORTED, "/properties/s/uniqueItems"},
+        {"{\"prefixItems\":[{\"enum\":[\"a\",\"b\"]},{\"const\":\"a\"}],\"minItems\":2,\"type\":\"array\","
+         "\"uniqueItems\":true}",
+            ERR_UNSUPPORTED, "/uniqueItems"},
+        {"{\"type\":\"array\",\"items\":{\"enum\":[\"a\",\"b\"]},\"contains\":{\"const\":\"a\"},\"minItems\":3,"
+         "\"uniqueItems\":true}",
+            ERR_ARG, ""},
+        {"{\"type\":\"array\",\"contains\":{\"const\":\"a\"},\"minContains\":2,\"uniqueItems\":true}",
+            ERR_ARG, ""},
         {"{\"items\":{\"type\":\"object\",\"dependentRequired\":{\"a\":[\"b\"]},\"minProperties\":1,"
          "\"maxProperties\":1}}",
             ERR_UNSUPPORTED, "/items/dependentRequired"},
