@@ -694,9 +694,9 @@ static bool check(const char *op, const json *args) {
         return same_text(a, b) && (json_count(args) < 3 || same_text(a, json_at(args, 2)));
     }
     if (strcmp(op, "not_equal_text") == 0) return !same_text(a, b);
-    if (strcmp(op, "equal") == 0) return value_of(a) == value_of(b);
-    if (strcmp(op, "gt") == 0) return value_of(a) > value_of(b);
-    if (strcmp(op, "lte") == 0) return value_of(a) <= value_of(b);
+    is_known = true;
+    is_so = step_compare(op, value_of(a), value_of(b), &is_known);
+    if (is_known) return is_so;
     if (strcmp(op, "gte_ratio") == 0) {
         return value_of(a) >= value_of(json_at(args, 2)) * value_of(b);
     }

@@ -477,3 +477,16 @@ bool step_rollback(const int64_t *mod, int n_mod, step_facts *f) {
     model_close(m);
     return true;
 }
+
+bool step_compare(const char *op, double a, double b, bool *is_known) {
+    const struct {
+        const char *name;
+        bool is_so;
+    } all[] = {{"equal", a == b}, {"not_equal", a != b}, {"gt", a > b}, {"gte", a >= b},
+        {"lt", a < b}, {"lte", a <= b}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (strcmp(op, all[i].name) == 0) return all[i].is_so;
+    }
+    *is_known = false;
+    return false;
+}

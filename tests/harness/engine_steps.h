@@ -33,4 +33,7 @@ void step_drop_row(int32_t at_step, step_facts *f);
  * mod, against those that never went back. False: there is no model here. */
 bool step_rollback(const int64_t *mod, int n_mod, step_facts *f);
 
+/* One of the comparisons of cases; *is_known is left alone, or false for another name. */
+bool step_compare(const char *op, double a, double b, bool *is_known);
+
 #endif
