@@ -252,6 +252,9 @@ static int scan_keyword(schema_compiler *c, uint32_t i, const json *v) {
     for (size_t k = 0; k < N_KEYWORDS && holds == 0; k++) {
         if (strcmp(keywords[k].name, key) == 0) holds = keywords[k].holds;
     }
+    /* Some languages write an empty map or list as null; read as either it asks nothing. */
+    bool is_list = holds == HOLDS_STRINGS || (holds == HOLDS_MAP && strcmp(key, "properties") == 0);
+    if (is_list && json_is_null(v)) return OK;
     switch (holds) {
     case 0:
         return OK; /* not a rule of the standard: an annotation */

@@ -75,6 +75,10 @@ static const struct {
     {"{\"type\":\"array\",\"prefixItems\":[{\"const\":\"a\"},{\"enum\":[\"b\",1]},{\"type\":\"string\"}],"
      "\"minItems\":3,\"uniqueItems\":true}",
         {"[\"a\",\"b\",\"c\"]", "[\"a\",1,\"b\"]"}, {"[\"a\",\"b\",\"a\"]", "[\"a\",\"b\"]"}},
+    {"{\"type\":\"object\",\"properties\":null,\"required\":null}", {"{}", "{\"a\":1}"}, {"[]"}},
+    {"{\"oneOf\":[{\"type\":\"object\",\"properties\":null,\"required\":null},{\"type\":\"null\"}],"
+     "\"not\":{\"properties\":null,\"required\":null,\"type\":\"null\"}}",
+        {"{}", "{\"a\":1}"}, {"null"}},
     /* Names that are not declared have no place in the order. */
     {"{\"type\":\"object\",\"required\":[\"x\"]}",
         {"{\"x\":1}", "{\"y\":2,\"x\":null}", "{\"x\":1,\"y\":2}"}, {"{}", "{\"y\":2}"}},
