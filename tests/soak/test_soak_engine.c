@@ -4,6 +4,7 @@
  * compared with one made alone without cache and drafts; memory and descriptors stay flat, no page is
  * lost. TANDEM_LONG=1: at least 10,000 requests. */
 #include <dirent.h>
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -274,6 +275,8 @@ static void random_load_gives_right_answers(void **state) {
     rand_init(&s->rand, 99, 1);
     snprintf(s->dir, sizeof s->dir, "/tmp/tandem-soak-XXXXXX");
     assert_non_null(mkdtemp(s->dir));
+    /* As tandemd does: with an arena for each of the threads that come and go pages stay behind. */
+    (void)mallopt(M_ARENA_MAX, 1);
     open_engine(s);
     open_lone(s);
     uint64_t start = clock_mono_ms();
