@@ -65,8 +65,8 @@ static disk_name name_of(int k, int32_t type) {
         parent = h;
         h = prefix_hash_of(&parent, salt, tokens, n);
     }
-    if (type == DISK_MARK) return (disk_name){DISK_MARK, 0, h, h};
-    return (disk_name){type, type == DISK_TAIL ? 3 : PAGE, h, parent};
+    if (type == DISK_MARK) return (disk_name){DISK_MARK, 0, h, h, 0};
+    return (disk_name){type, type == DISK_TAIL ? 3 : PAGE, h, parent, 0};
 }
 
 static void put(disk_cache *d, int k, int32_t type) {
