@@ -17,6 +17,18 @@ static void render(json *chat) {
     json_free(chat);
 }
 
+/* A refusal is told in the words of the client's own body. */
+static void judge(int rc, json *chat, body_places *places, api_error *e) {
+    if (rc == OK) {
+        render(chat);
+    } else if (e->status != 400) {
+        abort();
+    } else {
+        body_places_rename(places, e);
+    }
+    body_places_release(places);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const messages_options o = {.needs_limit = true};
     json *body = NULL;
@@ -24,16 +36,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     api_error e;
     if (json_parse((const char *)data, size, NULL, &body, NULL) != OK) return 0;
     if (json_is_object(body)) {
-        if (messages_to_chat(body, &o, &chat, &e) == OK) {
-            render(chat);
-        } else if (e.status != 400) {
-            abort();
-        }
-        if (responses_to_chat(body, NULL, &chat, &e) == OK) {
-            render(chat);
-        } else if (e.status != 400) {
-            abort();
-        }
+        body_places places = {0};
+        int rc = messages_to_chat(body, &o, &places, &chat, &e);
+        judge(rc, chat, &places, &e);
+        places = (body_places){0};
+        rc = responses_to_chat(body, NULL, &places, &chat, &e);
+        judge(rc, chat, &places, &e);
     }
     json_free(body);
     return 0;
