@@ -49,6 +49,11 @@ int stream_recv_all(int fd, void *data, size_t n, err *e);
 
 /* stream_disk.c: past the page cache where the file system allows it. */
 
+/* Room for one frame, aligned to pages and zero, in large pages where there are any; NULL without
+ * memory. Freed with the same n. */
+void *disk_buffer_new(size_t n);
+void disk_buffer_free(void *buffer, size_t n);
+
 typedef struct disk_file {
     int fd;
     bool is_direct;

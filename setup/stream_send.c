@@ -540,9 +540,9 @@ static int run(sender *s, err *e) {
     int n = 0, rc = OK;
     for (; rc == OK && n < s->o->n_streams; n++) {
         all[n] = (sending){.s = s, .index = n, .rail = n, .fd = -1};
-        all[n].buffer = mem_aligned(4096, s->s->frame_bytes);
+        all[n].buffer = disk_buffer_new(s->s->frame_bytes);
         if (all[n].buffer == NULL || pthread_create(&threads[n], NULL, run_stream, &all[n]) != 0) {
-            mem_aligned_free(all[n].buffer);
+            disk_buffer_free(all[n].buffer, s->s->frame_bytes);
             rc = err_set(e, ERR_MEMORY, "no memory for another stream");
             break;
         }
@@ -551,7 +551,7 @@ static int run(sender *s, err *e) {
     if (rc != OK) stop(s, rc, e);
     for (int i = 0; i < n; i++) {
         pthread_join(threads[i], NULL);
-        mem_aligned_free(all[i].buffer);
+        disk_buffer_free(all[i].buffer, s->s->frame_bytes);
     }
     mem_free(all);
     if (rc == OK && s->stop_rc != OK) {

@@ -277,16 +277,17 @@ void *receiver_serve(void *arg) {
         register_stream(r, index, c->fd);
         t.q = disk_queue_new();
         for (int i = 0; i < N_SLOTS; i++)
-            t.slots[i].buffer = mem_aligned(4096, r->s.frame_bytes);
-        rc = t.slots[0].buffer != NULL && t.slots[1].buffer != NULL
-                 ? take_all(&t, &e)
-                 : err_set(&e, ERR_MEMORY, "no memory for frames");
+            t.slots[i].buffer = disk_buffer_new(r->s.frame_bytes);
+        bool has_buffers = true;
+        for (int i = 0; i < N_SLOTS; i++)
+            has_buffers = has_buffers && t.slots[i].buffer != NULL;
+        rc = has_buffers ? take_all(&t, &e) : err_set(&e, ERR_MEMORY, "no memory for frames");
         disk_queue_free(t.q);
         leave_lists(&t);
     }
     if (rc != OK) LOG(LOG_INFO, "stream", "connection ended", "reason=%s", e.msg);
     for (int i = 0; i < N_SLOTS; i++)
-        mem_aligned_free(t.slots[i].buffer);
+        disk_buffer_free(t.slots[i].buffer, r->s.frame_bytes);
     unregister(r, c, index < STREAM_MAX_STREAMS && rc != ERR_AUTH ? index : UINT32_MAX);
     return NULL;
 }
