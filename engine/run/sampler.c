@@ -7,6 +7,8 @@
 #include "engine/base/err.h"
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
+#include "kernels/head/weight.h"
+#include "kernels/vec/vec.h"
 
 /* The largest noise the uniform can give is -log(-log(1 - 2^-53)), 36.74. A token further below the
  * best score can not win. */
@@ -25,7 +27,7 @@ struct sampler {
 };
 
 sampler *sampler_new(int32_t n_vocab) {
-    CHECK(n_vocab > 0);
+    CHECK(n_vocab > 0 && n_vocab <= WEIGHT_MAX_VALUES);
     sampler *s = mem_alloc(sizeof *s);
     s->n_vocab = n_vocab;
     s->scaled = mem_array((size_t)n_vocab, sizeof *s->scaled);
@@ -218,61 +220,65 @@ static int32_t noisy_argmax(const float *v, const int32_t *ids, int32_t n, const
     return pick;
 }
 
-/* Sum of exp(v - max) over the row, in index order. */
-static double mass_of(const float *v, int32_t n, float max) {
-    double sum = 0.0;
-    for (int32_t i = 0; i < n; i++) {
-        sum += (double)expf(v[i] - max);
-    }
-    return sum;
-}
+/* What is known of the tokens that are no candidates. Where nothing is left out the bounds meet. */
+typedef struct sample_rest {
+    float max;                  /* of the row */
+    float limit;                /* every token above it is a candidate; -infinity: all are */
+    double mass_low, mass_high; /* bounds of the whole row's mass, unless top-k comes first */
+} sample_rest;
 
-/* Lowers the collecting limit until the candidates hold top_k ids, or top_p of the mass. The
- * kept set does not depend on the limit. */
-static int32_t gather(sampler *s, const sample_params *p, float max, double mass) {
-    int32_t want = p->top_k > 0 ? p->top_k : 0;
-    for (float depth = 8.0f;; depth *= 2.0f) {
-        float limit = depth > 1000.0f ? -INFINITY : max - depth;
-        int32_t n = collect(s->scaled, s->n_vocab, limit, s->heap);
-        if (limit == -INFINITY) return n;
-        if (want > 0) {
-            if (n >= want) return n;
-            continue;
-        }
-        double got = 0.0;
-        for (int32_t i = 0; i < n; i++) {
-            got += (double)expf(s->scaled[s->heap[i]] - max);
-        }
-        if (got >= (double)p->top_p * mass) return n;
-    }
-}
-
-/* Keeps, in order of value, what top-k, then top-p over the rest, then min-p leave. Always at
- * least one id. */
-static int32_t cut(sampler *s, const sample_params *p, float max) {
+/* Pops the k_max best of n candidates into kept; their mass. -1: the candidates do not hold them. */
+static double pop_best(sampler *s, const sample_rest *rest, int32_t k_max, int32_t *n) {
     const float *v = s->scaled;
-    bool has_top_p = p->top_p < 1.0f;
-    double mass = has_top_p && p->top_k <= 0 ? mass_of(v, s->n_vocab, max) : 0.0;
-    int32_t n = gather(s, p, max, mass);
-    int32_t k_max = p->top_k > 0 && p->top_k < n ? p->top_k : n;
-    float floor_value = p->min_p > 0.0f ? max + logf(p->min_p) : -INFINITY;
-    int32_t n_kept = 0;
+    uint64_t mass = 0;
+    for (int32_t i = 0; i < k_max; i++) {
+        s->kept[i] = heap_pop(v, s->heap, n);
+        if (!(v[s->kept[i]] > rest->limit)) return -1.0;
+        mass += weight_of(v[s->kept[i]] - rest->max);
+    }
+    return (double)mass;
+}
+
+/* Keeps, in order of value, what top-k, then top-p over the rest, then min-p leave of the n
+ * candidates in the heap. At least one id; -1: what is left out might change the outcome. */
+static int32_t cut(sampler *s, const sample_params *p, const sample_rest *rest, int32_t n) {
+    const float *v = s->scaled;
+    bool has_top_p = p->top_p < 1.0f, has_all = rest->limit == -INFINITY;
+    int32_t k_max = p->top_k > 0 && p->top_k < n ? p->top_k : n, n_popped = 0;
+    double low = rest->mass_low, high = rest->mass_high;
+    float floor_value = p->min_p > 0.0f ? rest->max + logf(p->min_p) : -INFINITY;
     heap_make(v, s->heap, n);
     if (has_top_p && p->top_k > 0) {
-        for (; n_kept < k_max; n_kept++) {
-            s->kept[n_kept] = heap_pop(v, s->heap, &n);
-            mass += (double)expf(v[s->kept[n_kept]] - max);
-        }
+        if (k_max < p->top_k && !has_all) return -1;
+        low = high = pop_best(s, rest, k_max, &n);
+        if (low < 0.0) return -1;
+        n_popped = k_max;
     }
-    double sum = 0.0;
+    uint64_t sum = 0;
     for (int32_t i = 0; i < k_max; i++) {
-        int32_t id = i < n_kept ? s->kept[i] : heap_pop(v, s->heap, &n);
+        int32_t id = i < n_popped ? s->kept[i] : heap_pop(v, s->heap, &n);
+        if (!(v[id] > rest->limit)) return floor_value > rest->limit && i > 0 ? i : -1;
         if (i > 0 && v[id] < floor_value) return i;
         s->kept[i] = id;
-        sum += (double)expf(v[id] - max);
-        if (has_top_p && sum >= (double)p->top_p * mass) return i + 1;
+        sum += weight_of(v[id] - rest->max);
+        if (!has_top_p || (double)sum < (double)p->top_p * low) continue;
+        return (double)sum >= (double)p->top_p * high ? i + 1 : -1;
     }
-    return k_max;
+    bool is_whole = has_all || k_max == p->top_k || floor_value > rest->limit;
+    return is_whole && k_max > 0 ? k_max : -1;
+}
+
+/* The same over the whole row: deeper and deeper below its largest value until it is enough. */
+static int32_t cut_row(sampler *s, const sample_params *p, float max) {
+    bool needs_mass = p->top_p < 1.0f && p->top_k <= 0;
+    double mass = needs_mass ? (double)vec()->weigh(s->scaled, max, s->n_vocab) : 0.0;
+    sample_rest rest = {.max = max, .mass_low = mass, .mass_high = mass};
+    for (float depth = 8.0f;; depth *= 2.0f) {
+        rest.limit = depth > 1000.0f ? -INFINITY : max - depth;
+        int32_t n = collect(s->scaled, s->n_vocab, rest.limit, s->heap);
+        int32_t n_kept = cut(s, p, &rest, n);
+        if (n_kept > 0 || rest.limit == -INFINITY) return n_kept;
+    }
 }
 
 static int32_t pick_sampled(sampler *s, const sample_params *p, const sample_row *row) {
@@ -289,14 +295,15 @@ static int32_t pick_sampled(sampler *s, const sample_params *p, const sample_row
     }
     float max = row_max(s->scaled, s->n_vocab);
     if (!(max > -INFINITY)) return -1;
-    int32_t n = cut(s, p, max);
+    int32_t n = cut_row(s, p, max);
     return noisy_argmax(s->scaled, s->kept, n, key);
 }
 
 static void fill_logprobs(
     sampler *s, const sample_params *p, const float *logits, sample_pick *out) {
     float max = row_max(logits, s->n_vocab);
-    double lse = (double)max + log(mass_of(logits, s->n_vocab, max));
+    double lse =
+        (double)max + log(ldexp((double)vec()->weigh(logits, max, s->n_vocab), -WEIGHT_ONE_BITS));
     out->logprob = (float)((double)logits[out->token] - lse);
     int32_t want = p->n_top > SAMPLER_TOP_MAX ? SAMPLER_TOP_MAX : p->n_top;
     if (want <= 0) return;

@@ -28,6 +28,8 @@ typedef struct vec_ops {
     float (*max_abs)(const float *x, int n);
     /* x[i] = e^(x[i] - most) within 2 ulp; returns their sum in the order of dot. */
     float (*exp_sum)(float *x, float most, int n);
+    /* Sum of weight_of(x[i] - most), kernels/head/weight.h; most is the largest or above it. */
+    uint64_t (*weigh)(const float *x, float most, int n);
     /* x[i] *= scale; returns the largest, at least floor. NaN is passed over. */
     float (*scale_max)(float *x, float scale, float floor, int n);
     /* gate = weight * (g / (1 + e^-g) * u), g = gate up to limit, u = up within +-limit. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/half.h"
+#include "kernels/head/weight.h"
 #include "kernels/vec/vec.h"
 
 typedef float f32x8 __attribute__((vector_size(32)));
@@ -174,6 +175,7 @@ const vec_ops VEC_OPS = {
     .sum_squares = loop_sum_squares,
     .max_abs = loop_max_abs,
     .exp_sum = loop_exp_sum,
+    .weigh = loop_weigh,
     .scale_max = loop_scale_max,
     .swiglu = loop_swiglu,
     .sum_rows = loop_sum_rows,

@@ -4,6 +4,7 @@
 
 typedef int32_t s32x8 __attribute__((vector_size(32)));
 typedef uint64_t u64x2 __attribute__((vector_size(16)));
+typedef uint64_t u64x4 __attribute__((vector_size(32)));
 typedef uint8_t u8x16 __attribute__((vector_size(16)));
 
 static inline f32x8 all8(float v) {
@@ -16,15 +17,12 @@ static inline f32x8 pick8(s32x8 mask, f32x8 a, f32x8 b) {
 }
 
 /* e^x: x = n ln 2 + r with |r| <= ln 2 / 2, e^r by a polynomial (interpolation of (e^r - 1 - r) / r^2
- * at the Chebyshev points of that range, relative error 1e-8), 2^n in two factors so that the ends
- * of the range come out right. */
-static inline f32x8 exp8(f32x8 x) {
+ * at the Chebyshev points of that range, relative error 1e-8). Returns e^r. */
+static inline f32x8 exp8_parts(f32x8 x, s32x8 *n) {
     const f32x8 round = all8(12582912.0f); /* 1.5 * 2^23: the sum's low bits are the integer */
-    x = pick8(x < all8(-104.0f), all8(-104.0f), x);
-    x = pick8(x > all8(89.0f), all8(89.0f), x);
     f32x8 t = x * all8(0x1.715476p+0f);
     t = t + round;
-    s32x8 n = (s32x8)t - 0x4B400000;
+    *n = (s32x8)t - 0x4B400000;
     t = t - round;
     f32x8 r = x - t * all8(0x1.62p-1f);
     r = r - t * all8(0x1.c85fep-10f);
@@ -32,10 +30,44 @@ static inline f32x8 exp8(f32x8 x) {
     p = p * r + all8(0x1.55551ap-5f);
     p = p * r + all8(0x1.5554dcp-3f);
     p = p * r + all8(0.5f);
-    f32x8 y = (p * (r * r) + r) + all8(1.0f);
+    return (p * (r * r) + r) + all8(1.0f);
+}
+
+/* 2^n in two factors so that the ends of the range come out right. */
+static inline f32x8 exp8(f32x8 x) {
+    s32x8 n;
+    x = pick8(x < all8(-104.0f), all8(-104.0f), x);
+    x = pick8(x > all8(89.0f), all8(89.0f), x);
+    f32x8 y = exp8_parts(x, &n);
     s32x8 half = n >> 1;
     f32x8 low = (f32x8)((half + 127) << 23), high = (f32x8)((n - half + 127) << 23);
     return y * low * high;
+}
+
+/* weight_of of kernels/head for eight values, added to two times four sums: halves of 64-bit lanes. */
+static inline void weigh8(f32x8 x, u64x4 *even, u64x4 *odd) {
+    s32x8 n;
+    x = pick8(x > all8(WEIGHT_X_MIN), x, all8(WEIGHT_X_MIN));
+    f32x8 y = exp8_parts(x, &n);
+    u64x4 m = (u64x4) __builtin_convertvector(y * all8(0x1p+24f), s32x8), down = (u64x4)-n;
+    *even += (m & 0xffffffffu) << (WEIGHT_ONE_BITS - 24) >> (down & 0xffffffffu);
+    *odd += m >> 32 << (WEIGHT_ONE_BITS - 24) >> (down >> 32);
+}
+
+static uint64_t loop_weigh(const float *x, float most, int n) {
+    u64x4 even = {0}, odd = {0};
+    f32x8 v;
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        LOAD8(v, x + i);
+        weigh8(v - all8(most), &even, &odd);
+    }
+    even += odd;
+    uint64_t sum = even[0] + even[1] + even[2] + even[3];
+    for (; i < n; i++) {
+        sum += weight_of(x[i] - most);
+    }
+    return sum;
 }
 
 /* Sixteen values at p, or the n there are with `rest` behind them. */

@@ -12,6 +12,7 @@
 
 #include "engine/base/mem.h"
 #include "kernels/half.h"
+#include "kernels/head/weight.h"
 #include "kernels/kv/kv.h"
 #include "kernels/vec/vec.h"
 
@@ -192,6 +193,42 @@ static void test_exp(void **unused) {
     }
 }
 
+/* Of the exact value at most 2e-7, and one unit of what the shift drops. */
+static void test_weight(void **unused) {
+    (void)unused;
+    assert_true(weight_of(0.0f) == WEIGHT_ONE && weight_of(-0.0f) == WEIGHT_ONE);
+    assert_true(weight_of(-31.0f) == 0 && weight_of(-1e30f) == 0);
+    assert_true(weight_of(-INFINITY) == 0 && weight_of(NAN) == 0);
+    uint64_t before = WEIGHT_ONE;
+    for (float x = 0.0f; x > -50.0f; x -= 0.000731f) {
+        double exact = ldexp(exp((double)x), WEIGHT_ONE_BITS), got = (double)weight_of(x);
+        if (!(fabs(got - exact) <= 2e-7 * exact + 1.0)) {
+            fail_msg("weight of %.9g: %.17g, expected %.17g", (double)x, got, exact);
+        }
+        assert_true(weight_of(x) <= before);
+        before = weight_of(x);
+    }
+}
+
+static void test_weigh(void **unused) {
+    (void)unused;
+    fill(11, 30.0f);
+    values[0][5] = -INFINITY;
+    values[0][6] = NAN;
+    for (int i = 0; vec_variant(i) != NULL; i++) {
+        for (int l = 0; l < N_LENGTHS; l++) {
+            uint64_t sum = 0, got = vec_variant(i)->weigh(values[0], 30.0f, lengths[l]);
+            for (int k = 0; k < lengths[l]; k++) {
+                sum += weight_of(values[0][k] - 30.0f);
+            }
+            if (got != sum) {
+                fail_msg("%s, length %d: %llu, expected %llu", vec_variant(i)->name, lengths[l],
+                    (unsigned long long)got, (unsigned long long)sum);
+            }
+        }
+    }
+}
+
 static void test_swiglu(void **unused) {
     (void)unused;
     fill(9, 15.0f);
@@ -240,6 +277,8 @@ int main(void) {
         cmocka_unit_test(test_variants),
         cmocka_unit_test(test_same_as_simple),
         cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_weight),
+        cmocka_unit_test(test_weigh),
         cmocka_unit_test(test_swiglu),
         cmocka_unit_test(test_codes),
     };
