@@ -80,6 +80,7 @@ void engram_decode_cuda(kernel_context *k, const engram_decode_args *a);
 void engram_gate_cuda(kernel_context *k, const engram_gate_args *a);
 void finite_cuda(kernel_context *k, const finite_args *a);
 void argmax_cuda(kernel_context *k, const argmax_args *a);
+void shortlist_cuda(kernel_context *k, const shortlist_args *a);
 void add_cuda(kernel_context *k, const add_args *a);
 void join_cuda(kernel_context *k, const join_args *a);
 void round_cuda(kernel_context *k, float *x, size_t n);

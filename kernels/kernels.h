@@ -12,6 +12,7 @@
 #include "kernels/engram/engram.h"
 #include "kernels/exl3/exl3_image.h"
 #include "kernels/head/head.h"
+#include "kernels/head/shortlist.h"
 #include "kernels/indexer/indexer.h"
 #include "kernels/kv/kv.h"
 #include "kernels/linear/linear.h"
@@ -91,6 +92,7 @@ typedef struct kernels {
     void (*engram_gate)(kernel_context *k, const engram_gate_args *a);
     void (*finite)(kernel_context *k, const finite_args *a);
     void (*argmax)(kernel_context *k, const argmax_args *a);
+    void (*shortlist)(kernel_context *k, const shortlist_args *a);
     void (*add)(kernel_context *k, const add_args *a);
     void (*join)(kernel_context *k, const join_args *a);
 } kernels;

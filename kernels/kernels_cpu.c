@@ -113,6 +113,7 @@ static const kernels cpu = {
     .engram_gate = engram_gate_run,
     .finite = finite_run,
     .argmax = argmax_run,
+    .shortlist = shortlist_run,
     .add = add_run,
     .join = join_run,
 };

@@ -269,7 +269,11 @@ static size_t cuda_scratch_bytes(const kernel_limits *l) {
     X(mhc_mean)                                                                                    \
     X(kv_unpack)                                                                                   \
     X(kv_page_write)                                                                               \
-    X(indexer) X(router) X(moe) X(engram_decode) X(engram_gate) X(finite) X(argmax) X(add) X(join)
+    X(indexer)                                                                                     \
+    X(router)                                                                                      \
+    X(moe)                                                                                         \
+    X(engram_decode)                                                                               \
+    X(engram_gate) X(finite) X(argmax) X(shortlist) X(add) X(join)
 EACH_SETTLED(SETTLED)
 static void settled_gather(kernel_context *k, const gather_args *a) {
     cuda_settle(k);

@@ -173,6 +173,12 @@ __device__ __forceinline__ void ptx_cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
 }
+/* The same variable of shared memory in CTA rank of the cluster. */
+template <typename T> __device__ __forceinline__ const T *ptx_cluster_at(const T *mine, int rank) {
+    const T *there;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(mine), "r"(rank));
+    return there;
+}
 /* 16 bytes of shared memory of CTA rank of the cluster, at an address of this CTA's. */
 __device__ __forceinline__ int4 ptx_load_cluster_16(uint32_t address, int rank) {
     int4 v;

@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@
 #include "engine/base/rand.h"
 #include "kernels/cuda_ops.h"
 #include "tests/gpu/gpu_backend.h"
+#include "tests/harness/logit_rows.h"
 
 static kernel_context host, device;
 static const kernels *cpu, *cuda;
@@ -368,6 +370,82 @@ static void test_router(void **state) {
     }
 }
 
+/* ---- short lists ---- */
+
+static void same_entries(const char *where, const char *what, int n, const shortlist_entry *got,
+    const shortlist_entry *want) {
+    for (int i = 0; i < n; i++) {
+        if (memcmp(&got[i], &want[i], sizeof(*got)) == 0) continue;
+        fail_msg("%s, %s %d: token %d of %.9g, expected %d of %.9g", where, what, i, got[i].token,
+            (double)got[i].logit, want[i].token, (double)want[i].logit);
+    }
+}
+
+static void same_list(const char *where, const shortlist *got, const shortlist *want) {
+    if (got->token != want->token || memcmp(&got->max, &want->max, sizeof(float)) != 0)
+        fail_msg("%s: token %d of %.9g, expected %d of %.9g", where, got->token, (double)got->max,
+            want->token, (double)want->max);
+    if (got->mass_raw != want->mass_raw || got->mass != want->mass)
+        fail_msg("%s: mass %llx, raw %llx, expected %llx, %llx", where,
+            (unsigned long long)got->mass, (unsigned long long)got->mass_raw,
+            (unsigned long long)want->mass, (unsigned long long)want->mass_raw);
+    if (got->n != want->n || got->n_bins != want->n_bins)
+        fail_msg("%s: %d tokens of %d bins, expected %d of %d", where, got->n, got->n_bins, want->n,
+            want->n_bins);
+    if (got->n_noisy != want->n_noisy ||
+        memcmp(&got->noisy_low, &want->noisy_low, sizeof(float)) != 0)
+        fail_msg("%s: %d noisy tokens above %.9g, expected %d above %.9g", where, got->n_noisy,
+            (double)got->noisy_low, want->n_noisy, (double)want->noisy_low);
+    if (memcmp(&got->ask, &want->ask, sizeof(got->ask)) != 0) fail_msg("%s: ask", where);
+    same_entries(where, "entry", want->n, got->entries, want->entries);
+    same_entries(where, "noisy token",
+        want->n_noisy < SHORTLIST_NOISY ? want->n_noisy : SHORTLIST_NOISY, got->noisy, want->noisy);
+}
+
+/* Rows of all kinds in one launch. */
+static void run_shortlist(int n, uint64_t seed) {
+    enum { ROWS = 3 * LOGITS_KINDS };
+    static const float inverses[] = {1.0f, 0.0f, 1.0f / 0.7f, 20.0f, 0.5f};
+    size_t n_x = (size_t)ROWS * (size_t)n;
+    float *x = mem_array(n_x, sizeof(*x));
+    shortlist_ask asks[ROWS];
+    shortlist *want = mem_array(ROWS, sizeof(*want)), *got = mem_array(ROWS, sizeof(*got));
+    for (int r = 0; r < ROWS; r++) {
+        logit_row_fill(x + (size_t)r * (size_t)n, n, r % LOGITS_KINDS, seed + (uint64_t)r);
+        asks[r] = (shortlist_ask){.seed = seed * 77 + (uint64_t)r,
+            .position = (int64_t)seed + r,
+            .inverse = inverses[r % 5],
+            .has_noise = r % 3 != 0};
+    }
+    x[n / 2] = NAN;
+    shortlist_args a = {x, asks, want, ROWS, n};
+    cpu->shortlist(&host, &a);
+    a = (shortlist_args){
+        sent(x, n_x * 4), sent(asks, sizeof(asks)), cuda->mem_new(ROWS * sizeof(*want)), ROWS, n};
+    for (int turn = 0; turn < 2; turn++) {
+        cuda->shortlist(&device, &a);
+        cuda->fetch(&device, got, a.out, ROWS * sizeof(*got));
+        check_device();
+        for (int r = 0; r < ROWS; r++) {
+            char where[96];
+            snprintf(where, sizeof(where), "turn %d, %d logits, row %d (%s)", turn, n, r,
+                logit_kind_names[r % LOGITS_KINDS]);
+            same_list(where, &got[r], &want[r]);
+        }
+    }
+    mem_free(x);
+    mem_free(want);
+    mem_free(got);
+}
+
+static void test_shortlist(void **state) {
+    (void)state;
+    static const int sizes[] = {1, 2, 7, 8, 9, 33, 300, 1000, 1025, 8191, 8193, 40007, 129280};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+        for (uint64_t seed = 1; seed <= 3; seed++)
+            run_shortlist(sizes[i], seed * 1000);
+}
+
 int main(void) {
     if (!gpu_backend_use()) return 77;
     err e = ERR_INIT;
@@ -388,6 +466,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_streams),
         cmocka_unit_test(test_codebooks), cmocka_unit_test(test_plain),
         cmocka_unit_test(test_attention), cmocka_unit_test(test_indexer),
-        cmocka_unit_test(test_router)};
+        cmocka_unit_test(test_router), cmocka_unit_test(test_shortlist)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

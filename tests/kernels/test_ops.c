@@ -12,6 +12,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
 #include "kernels/kernels.h"
+#include "tests/harness/logit_rows.h"
 
 static void near(double got, double want, double relative) {
     if (!(fabs(got - want) <= relative * fabs(want))) {
@@ -272,12 +273,89 @@ static void test_sticky_error(void **state) {
     near((double)y[0], 1.0 / sqrt(204.0 / 8.0), 1e-6);
 }
 
+/* What a short list must say of a row, found in the plainest way. */
+static void check_shortlist(const float *x, int n, const shortlist_ask *ask, const shortlist *l) {
+    uint64_t mass = 0, mass_raw = 0;
+    int32_t best = -1, at = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (x[i] > -INFINITY && (best < 0 || x[i] > x[best])) best = i;
+    }
+    assert_int_equal(l->token, best);
+    if (best < 0) {
+        assert_true(l->mass_raw == 0 && l->mass == 0 && l->n == 0 && l->n_noisy == 0);
+        return;
+    }
+    assert_true(l->max == x[best] && l->n <= SHORTLIST_CAP && l->ask.position == ask->position);
+    for (int32_t i = 0; i < n; i++) {
+        if (!(x[i] > -INFINITY)) continue;
+        mass_raw += weight_of(x[i] - l->max);
+        mass += ask->inverse > 0 ? weight_of(x[i] * ask->inverse - l->max * ask->inverse) : 0;
+        if (shortlist_bin(l->max, x[i]) >= l->n_bins) continue;
+        assert_true(at < l->n && l->entries[at].token == i && l->entries[at].logit == x[i]);
+        at++;
+    }
+    assert_int_equal(at, l->n);
+    assert_true(mass == l->mass && mass_raw == l->mass_raw);
+}
+
+/* The largest score is one of the noisy tokens', and no other token gets above the bound. */
+static void check_noisy(const float *x, int n, const shortlist_ask *ask, const shortlist *l) {
+    double best = -INFINITY, top = (double)(l->max * ask->inverse);
+    int32_t pick = -1, at = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (!(x[i] > -INFINITY)) continue;
+        double u = rand_keyed_uniform(ask->seed, (uint64_t)ask->position, (uint64_t)(uint32_t)i);
+        double score = (double)(x[i] * ask->inverse) - log(-log(u));
+        bool is_listed = at < l->n_noisy && at < SHORTLIST_NOISY && l->noisy[at].token == i;
+        at += is_listed;
+        if (!is_listed && l->n_noisy <= SHORTLIST_NOISY && !(score < top + (double)l->noisy_low)) {
+            fail_msg("token %d scores %.9g, not listed above %.9g", i, score - top,
+                (double)l->noisy_low);
+        }
+        if (score > best) {
+            best = score;
+            pick = i;
+        }
+    }
+    assert_true(l->n_noisy > 0 && best >= top + (double)l->noisy_low);
+    for (int32_t i = 0; i < l->n_noisy && l->n_noisy <= SHORTLIST_NOISY; i++) {
+        if (l->noisy[i].token == pick) return;
+    }
+    assert_true(l->n_noisy > SHORTLIST_NOISY);
+}
+
+static void test_shortlist(void **state) {
+    (void)state;
+    static const int sizes[] = {1, 2, 9, 300, 5003, 129280};
+    static const float inverses[] = {1.0f, 1.0f / 0.6f, 10.0f, 0.4f, 0.0f};
+    static shortlist list;
+    kernel_context k = {0};
+    int n_checked = 0;
+    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+        float *x = mem_array((size_t)sizes[s], sizeof *x);
+        for (int turn = 0; turn < 5 * LOGITS_KINDS; turn++) {
+            int kind = turn % LOGITS_KINDS;
+            shortlist_ask ask = {.seed = 3, .position = turn, .has_noise = turn % 5 < 4};
+            ask.inverse = inverses[turn % 5];
+            logit_row_fill(x, sizes[s], kind, (uint64_t)turn);
+            shortlist_run(&k, &(shortlist_args){x, &ask, &list, 1, sizes[s]});
+            check_shortlist(x, sizes[s], &ask, &list);
+            if (!ask.has_noise || kind == LOGITS_NOTHING || list.token < 0) continue;
+            check_noisy(x, sizes[s], &ask, &list);
+            n_checked += list.n_noisy <= SHORTLIST_NOISY;
+        }
+        mem_free(x);
+    }
+    /* Seldom more tokens can win than fit. */
+    assert_true(n_checked > 100);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_rope_frequencies),
         cmocka_unit_test(test_rope_inverse), cmocka_unit_test(test_small_floats),
         cmocka_unit_test(test_row_scales), cmocka_unit_test(test_packing),
         cmocka_unit_test(test_mhc_neutral), cmocka_unit_test(test_pick),
         cmocka_unit_test(test_router), cmocka_unit_test(test_finite),
-        cmocka_unit_test(test_sticky_error)};
+        cmocka_unit_test(test_sticky_error), cmocka_unit_test(test_shortlist)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
