@@ -189,6 +189,20 @@ __device__ __forceinline__ int4 ptx_load_cluster_16(uint32_t address, int rank) 
                  : "memory");
     return v;
 }
+/* Adds to an integer in the shared memory of CTA rank of the cluster, at an address of this CTA's. */
+__device__ __forceinline__ void ptx_add_cluster(uint32_t address, int rank, int v) {
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+                 "red.relaxed.cluster.shared::cluster.add.s32 [there], %2;\n}" ::"r"(address),
+                 "r"(rank), "r"(v)
+                 : "memory");
+}
+/* Stores two integers there. */
+__device__ __forceinline__ void ptx_store_cluster_8(uint32_t address, int rank, int2 v) {
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+                 "st.shared::cluster.v2.s32 [there], {%2,%3};\n}" ::"r"(address),
+                 "r"(rank), "r"(v.x), "r"(v.y)
+                 : "memory");
+}
 
 /* Four 8 x 8 blocks of 16-bit values; each lane gives the address of one row of one block. */
 __device__ __forceinline__ void ptx_load_matrix_4(uint32_t address, uint32_t (&r)[4]) {

@@ -228,7 +228,7 @@ size_t model_lay_out_buffers(model *m, char *base) {
     place_lists(m, &m->draft_rows, base, &at);
     place_streams(m, base, &at);
     place_attention(m, base, &at);
-    /* A device keeps the best score of every candidate block beside the scores. */
+    /* A device takes twice the rows at once (indexer.h). */
     size_t scores = (size_t)model_score_rows(m) * (size_t)m->options.max_context;
     m->b.score = take(base, &at, scores * (m->ops->is_host ? 4 : 8));
     place_ffn(m, base, &at);

@@ -1,9 +1,18 @@
+#include "kernels/indexer/indexer_gpu.h"
+
 #include "kernels/indexer/indexer_mma_kernel.cuh"
+#include "kernels/indexer/indexer_pick_kernel.cuh"
 
 enum { INDEXER_REAL_D = 128 };
 
 static int64_t entries_bound(const indexer_args *a) {
     return a->batch.pos_bound / a->ratio;
+}
+
+/* Most entries that any row is scored and picked over. */
+static int64_t most_entries(const indexer_args *a) {
+    const int64_t n = entries_bound(a), compact = (int64_t)a->max_blocks * a->block;
+    return a->uses_candidates && compact < n ? compact : n;
 }
 
 /* Whether any row may need scores. */
@@ -21,23 +30,30 @@ static bool is_mma(const indexer_args *a) {
            a->keys.page_stride % 4 == 0 && a->keys.row_bytes % 4 == 0;
 }
 
-enum { INDEXER_SHARED_ROWS = 8, INDEXER_MANY_ROWS = 16 };
+enum { INDEXER_SHARED_ROWS = 8, INDEXER_MANY_ROWS = 16, INDEXER_FULL = 8, INDEXER_RESIDENT = 5 };
+
+/* Rows that share the decoded keys run one after the other, so either they are many or the keys alone
+ * give every SM enough blocks. */
+static bool has_shared_keys(kernel_context *k, const indexer_params *p, int n_rows, unsigned n) {
+    if (p->a.uses_candidates || n_rows == 1) return false;
+    return n_rows >= INDEXER_MANY_ROWS || n >= (unsigned)(INDEXER_FULL * cuda_of(k)->n_sms);
+}
 
 static void run_mma_scores(kernel_context *k, const indexer_params *p, int n_rows, dim3 grid) {
-    if (n_rows >= INDEXER_MANY_ROWS && !p->a.uses_candidates) {
+    const unsigned most = (unsigned)(INDEXER_RESIDENT * cuda_of(k)->n_sms);
+    if (has_shared_keys(k, p, n_rows, grid.x)) {
         grid.y = (unsigned)((n_rows + INDEXER_SHARED_ROWS - 1) / INDEXER_SHARED_ROWS);
         CUDA_RUN(k, "indexer score", indexer_mma_kernel<INDEXER_SHARED_ROWS>, grid, INDEXER_KEYS, 0,
             *p, n_rows);
     } else {
-        CUDA_RUN(k, "indexer score", indexer_mma_kernel<1>, grid, INDEXER_KEYS, 0, *p, n_rows);
+        if (grid.x > most) grid.x = most;
+        CUDA_RUN(k, "indexer score", indexer_mma_row_kernel, grid, INDEXER_KEYS, 0, *p);
     }
 }
 
 static void run_scores(kernel_context *k, const indexer_params *p, int n_rows) {
     const indexer_args *a = &p->a;
-    int64_t entries = entries_bound(a);
-    const int64_t compact = (int64_t)a->max_blocks * a->block;
-    if (a->uses_candidates && compact < entries) entries = compact;
+    const int64_t entries = most_entries(a);
     const dim3 grid((unsigned)((entries + INDEXER_KEYS - 1) / INDEXER_KEYS), (unsigned)n_rows);
     const size_t shared = (size_t)a->n_heads * (size_t)(a->d + 1) * sizeof(float);
     if (entries == 0) return;
@@ -53,29 +69,99 @@ static void run_scores(kernel_context *k, const indexer_params *p, int n_rows) {
     }
 }
 
-void indexer_cuda(kernel_context *k, const indexer_args *a) {
-    if (k->rc != OK || a->batch.n == 0) return;
-    if ((size_t)a->n_heads * (size_t)(a->d + 1) * sizeof(float) > 48 * 1024 || a->d % 4 != 0) {
-        k->rc = err_set(&k->error, ERR_LIMIT, "indexer: %d heads of %d", a->n_heads, a->d);
-        return;
+/* A launch of clusters of n_parts CTAs; one CTA is none. */
+typedef struct pick_launch {
+    cudaLaunchConfig_t config;
+    cudaLaunchAttribute attributes[2];
+} pick_launch;
+
+static void launch_init(pick_launch *l, int n_parts, dim3 grid, cudaStream_t s) {
+    *l = pick_launch{};
+    l->config.gridDim = grid;
+    l->config.blockDim = dim3(INDEXER_PICK);
+    l->config.stream = s;
+    l->attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    l->attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    l->attributes[1].id = cudaLaunchAttributeClusterDimension;
+    l->attributes[1].val.clusterDim.x = (unsigned)n_parts;
+    l->attributes[1].val.clusterDim.y = l->attributes[1].val.clusterDim.z = 1;
+    l->config.attrs = l->attributes;
+    l->config.numAttrs = n_parts > 1 ? 2 : 1;
+}
+
+/* Clusters of n_parts CTAs that run at once on a device, asked for once. */
+static int most_clusters(int id, int n_parts) {
+    static int known[64][INDEXER_MAX_PARTS + 1];
+    if (id < 0 || id >= 64) return 0;
+    if (known[id][n_parts] == 0) {
+        pick_launch l;
+        int n = 0;
+        launch_init(&l, n_parts, dim3((unsigned)n_parts), NULL);
+        l.attributes[0] = l.attributes[1];
+        l.config.numAttrs = 1;
+        if (cudaOccupancyMaxActiveClusters(&n, indexer_pick_kernel, &l.config) != cudaSuccess) {
+            (void)cudaGetLastError();
+            n = 0;
+        }
+        known[id][n_parts] = n + 1;
     }
+    return known[id][n_parts] - 1;
+}
+
+/* CTAs a row: as many as have a group of entries for every warp, while all rows run at once. */
+static int parts_for(kernel_context *k, int64_t entries, int n_picks, int most) {
+    int n = 1;
+    while (2 * n <= most && (int64_t)n * INDEXER_PICK * 4 < entries)
+        n *= 2;
+    while (n > 1 && most_clusters(cuda_of(k)->id, n) < n_picks)
+        n /= 2;
+    return n;
+}
+
+static void run_pick(
+    kernel_context *k, const indexer_params *p, int n_rows, bool is_scored, int most) {
+    const int n_kinds = p->a.builds_candidates ? 2 : 1;
+    const int n = is_scored ? parts_for(k, most_entries(&p->a), n_rows * n_kinds, most) : 1;
+    pick_launch l;
+    launch_init(&l, n, dim3((unsigned)n, (unsigned)n_rows, (unsigned)n_kinds), cuda_of(k)->stream);
+    k->rc = cuda_check(
+        &k->error, cudaLaunchKernelEx(&l.config, indexer_pick_kernel, *p), "indexer pick");
+}
+
+/* What the kernels take for granted. */
+static int check(const indexer_args *a, err *e) {
+    if ((size_t)a->n_heads * (size_t)(a->d + 1) * sizeof(float) > 48 * 1024 || a->d % 4 != 0)
+        return err_set(e, ERR_LIMIT, "indexer: %d heads of %d", a->n_heads, a->d);
+    if (((uintptr_t)a->score & 15) != 0)
+        return err_set(e, ERR_LIMIT, "indexer: scores not aligned");
+    if (entries_bound(a) > INT32_MAX / 2)
+        return err_set(e, ERR_LIMIT, "indexer: %lld entries", (long long)entries_bound(a));
+    return OK;
+}
+
+void indexer_cuda_parts(kernel_context *k, const indexer_args *a, int which, int most_parts) {
+    if (k->rc != OK || a->batch.n == 0) return;
+    k->rc = check(a, &k->error);
+    if (k->rc != OK) return;
     const bool is_scored = needs_scores(a);
-    indexer_params p = {*a, 0, 0, 0};
-    p.scores = entries_bound(a);
-    p.stride = p.scores + p.scores / a->block + 2;
+    indexer_params p = {*a, 0, (entries_bound(a) + 3) / 4 * 4};
     const int64_t room = 2 * (int64_t)a->score_rows * a->score_cap;
-    int at_once =
-        is_scored ? (int)(room / p.stride < a->batch.n ? room / p.stride : a->batch.n) : a->batch.n;
+    int64_t at_once = a->batch.n;
+    if (is_scored && room / p.stride < at_once) at_once = room / p.stride;
     if (at_once < 1) {
         k->rc =
             err_set(&k->error, ERR_LIMIT, "indexer: no room for %lld scores", (long long)p.stride);
         return;
     }
     if (at_once > 32768) at_once = 32768;
-    for (; p.first_row < a->batch.n && k->rc == OK; p.first_row += at_once) {
-        const int left = a->batch.n - p.first_row, n = left < at_once ? left : at_once;
-        if (is_scored) run_scores(k, &p, n);
-        if (k->rc != OK) return;
-        CUDA_RUN(k, "indexer pick", indexer_pick_kernel, (unsigned)n, INDEXER_PICK, 0, p);
+    for (; p.first_row < a->batch.n && k->rc == OK; p.first_row += (int)at_once) {
+        const int left = a->batch.n - p.first_row, n = left < at_once ? left : (int)at_once;
+        if (is_scored && (which & INDEXER_DO_SCORES) != 0) run_scores(k, &p, n);
+        if (k->rc == OK && (which & INDEXER_DO_PICK) != 0)
+            run_pick(k, &p, n, is_scored, most_parts);
     }
+}
+
+void indexer_cuda(kernel_context *k, const indexer_args *a) {
+    indexer_cuda_parts(k, a, INDEXER_DO_SCORES | INDEXER_DO_PICK, INDEXER_MAX_PARTS);
 }

@@ -33,7 +33,8 @@ typedef struct indexer_args {
     int max_blocks, block;
     int32_t *selection;  /* [n][topk] */
     int32_t *n_selected; /* [n] */
-    float *score;        /* work space [score_rows][score_cap] */
+    /* Work space [score_rows][score_cap]; on a device [2 * score_rows][score_cap], 16-byte aligned. */
+    float *score;
     int score_rows;
     int64_t score_cap; /* at least the largest n_vis */
     float *score_tap;  /* [n][score_cap] or NULL: scores as used for the pick; forces

@@ -9,7 +9,8 @@
  *   B        8 heads, from shared memory
  *
  * The order depends on nothing but the head, so a row's scores are the same in any batch. A block: 128 keys
- * and up to ROWS rows, which share the decoded keys while they are of one slot. About 16 instructions a key
+ * at a time and one row, or 128 keys and up to ROWS rows, which share the decoded keys while they are of
+ * one slot. About 16 instructions a key
  * and row for each of 32 lanes, 128 without tensor cores. */
 #ifndef TANDEM_KERNELS_INDEXER_INDEXER_MMA_KERNEL_CUH
 #define TANDEM_KERNELS_INDEXER_INDEXER_MMA_KERNEL_CUH
@@ -141,45 +142,74 @@ __device__ __forceinline__ int64_t indexer_most_visible(const indexer_args &a, i
     return most;
 }
 
-/* Grid: entries, rows of this launch by ROWS. Rows with candidates are taken one by one. */
+/* Scores of the keys of a warp, from entry i on, of n. */
+__device__ __forceinline__ void indexer_give_scores(const indexer_params &p, int row,
+    const indexer_mma_query &q, const indexer_mma_keys (&keys)[INDEXER_MMA_TILES], int64_t i,
+    int64_t n) {
+    const int lane = threadIdx.x & 31, g = lane >> 2;
+    const int64_t n_vis = indexer_visible(p.a, row);
+    float *out = p.a.score + (int64_t)(row - p.first_row) * p.stride;
+#pragma unroll
+    for (int t = 0; t < INDEXER_MMA_TILES; t++) {
+        float score[2];
+        indexer_mma_scores(q, keys[t], score);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int64_t at = i + t * 16 + g + half * 8;
+            if ((lane & 3) != half || at >= n) continue;
+            out[at] =
+                indexer_position(p.a, row, at) < n_vis ? score[half] : __uint_as_float(0xff800000u);
+        }
+    }
+}
+
+/* Grid: any number of blocks of entries, which take the others in turn, and the rows of this launch. */
+__global__ void __launch_bounds__(INDEXER_KEYS) indexer_mma_row_kernel(indexer_params p) {
+    kernel_begin();
+    __shared__ __align__(16) indexer_mma_query q;
+    const indexer_args &a = p.a;
+    const int row = p.first_row + blockIdx.y;
+    const int64_t n = indexer_entries(a, row), n_vis = indexer_visible(a, row);
+    int64_t first = (int64_t)blockIdx.x * INDEXER_KEYS;
+    if (!indexer_needs_scores(a, row) || first >= n) return;
+    indexer_load_query(a, row, q);
+    __syncthreads();
+    for (first += (threadIdx.x >> 5) * (16 * INDEXER_MMA_TILES); first < n;
+         first += (int64_t)gridDim.x * INDEXER_KEYS) {
+        indexer_mma_keys keys[INDEXER_MMA_TILES];
+#pragma unroll
+        for (int t = 0; t < INDEXER_MMA_TILES; t++)
+            indexer_load_keys(a, row, first + t * 16, n, n_vis, keys[t]);
+        indexer_give_scores(p, row, q, keys, first, n);
+    }
+}
+
+/* Grid: blocks of entries, rows of this launch by ROWS, which share the keys. Without candidates. */
 template <int ROWS>
 __global__ void __launch_bounds__(INDEXER_KEYS) indexer_mma_kernel(indexer_params p, int n_rows) {
     kernel_begin();
     __shared__ __align__(16) indexer_mma_query q;
     const indexer_args &a = p.a;
-    const int lane = threadIdx.x & 31, g = lane >> 2, first_row = p.first_row + blockIdx.y * ROWS,
+    const int first_row = p.first_row + blockIdx.y * ROWS,
               end = min(first_row + ROWS, p.first_row + n_rows);
     const int64_t first = (int64_t)blockIdx.x * INDEXER_KEYS;
     const int64_t mine = first + (threadIdx.x >> 5) * (16 * INDEXER_MMA_TILES);
     indexer_mma_keys keys[INDEXER_MMA_TILES];
     int held = -1; /* slot whose keys these are */
     for (int row = first_row; row < end; row++) {
-        const int64_t n = indexer_entries(a, row), n_vis = indexer_visible(a, row);
+        const int64_t n = indexer_visible(a, row);
         if (!indexer_needs_scores(a, row) || first >= n) continue;
-        const bool is_compact = indexer_is_compact(a, row);
         __syncthreads();
         indexer_load_query(a, row, q);
-        if (is_compact || held != a.batch.slot[row]) {
-            const int64_t most = is_compact ? n_vis : indexer_most_visible(a, row, end);
+        if (held != a.batch.slot[row]) {
+            const int64_t most = indexer_most_visible(a, row, end);
 #pragma unroll
             for (int t = 0; t < INDEXER_MMA_TILES; t++)
-                indexer_load_keys(a, row, mine + t * 16, is_compact ? n : most, most, keys[t]);
-            held = is_compact ? -1 : a.batch.slot[row];
+                indexer_load_keys(a, row, mine + t * 16, most, most, keys[t]);
+            held = a.batch.slot[row];
         }
         __syncthreads();
-        float *out = a.score + (int64_t)(row - p.first_row) * p.stride;
-#pragma unroll
-        for (int t = 0; t < INDEXER_MMA_TILES; t++) {
-            float score[2];
-            indexer_mma_scores(q, keys[t], score);
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int64_t i = mine + t * 16 + g + half * 8;
-                if ((lane & 3) != half || i >= n) continue;
-                out[i] = indexer_position(a, row, i) < n_vis ? score[half]
-                                                             : __uint_as_float(0xff800000u);
-            }
-        }
+        indexer_give_scores(p, row, q, keys, mine, n);
     }
 }
 

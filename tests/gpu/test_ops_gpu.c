@@ -14,6 +14,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/rand.h"
 #include "kernels/cuda_ops.h"
+#include "kernels/indexer/indexer_gpu.h"
 #include "tests/gpu/gpu_backend.h"
 #include "tests/harness/logit_rows.h"
 
@@ -343,6 +344,256 @@ static void test_indexer(void **state) {
     }
 }
 
+/* ---- exact pick ---- */
+
+typedef enum pick_kind { PICK_RANDOM, PICK_TIES, PICK_WILD, PICK_LOST } pick_kind;
+
+typedef struct pick_case {
+    int n, n_keys, ratio, max_blocks, bound; /* bound: of keys, what the launch knows */
+    pick_kind kind;
+} pick_case;
+
+enum { PICK_HEADS = 32, PICK_KEY = 128, PICK_BLOCK = 8 };
+
+typedef struct pick_run {
+    const pick_case *c;
+    indexer_args a; /* device memory */
+    int32_t *lists; /* host copy of slot, table, n_selected, n_blocks, selection, blocks */
+    int32_t *g_lists;
+    size_t n_lists, at_counts, at_selection, at_blocks;
+    int64_t *pos;
+    float *tap; /* scores as the device used them: [n][bound] */
+} pick_run;
+
+/* Packed keys: any codes, scales around 1. Ties: seven keys only. Wild: some, lost: nearly all have an
+ * infinite scale, so that scores are infinite or not numbers. */
+static uint8_t *random_keys(int n, pick_kind kind, size_t row) {
+    uint8_t *keys = mem_alloc((size_t)n * row);
+    for (int i = 0; i < n; i++) {
+        uint8_t *key = keys + (size_t)i * row;
+        uint32_t any = rand_u32(&noise);
+        for (int b = 0; b < PICK_KEY / 2; b++)
+            key[b] = (uint8_t)(rand_u32(&noise) >> 24);
+        for (int b = 0; b < PICK_KEY / 32; b++)
+            key[PICK_KEY / 2 + b] = (uint8_t)(126 + (any >> 2 * b & 1));
+        if (kind == PICK_TIES && i >= 7) memcpy(key, keys + (size_t)(any % 7) * row, row);
+        if (kind == PICK_WILD && any % 5 == 0) key[PICK_KEY / 2] = 255;
+        if (kind == PICK_LOST && any % 2000 != 0) key[PICK_KEY / 2] = 255;
+    }
+    return keys;
+}
+
+/* Rows at the last positions; the first of several has fewer than a pick. Weights of a row have one sign
+ * in wild cases: their infinite scores too. */
+static void pick_open(pick_run *r, const pick_case *c) {
+    size_t row = kv_row_bytes(KV_KEY, PICK_KEY), n = (size_t)c->n;
+    int n_pages = c->n_keys / PAGE + 1;
+    uint8_t *keys = random_keys(n_pages * PAGE, c->kind, row),
+            *queries = random_keys(c->n * PICK_HEADS, PICK_RANDOM, row);
+    float *w = random_floats(n * PICK_HEADS, 1);
+    for (int i = 0; i < c->n * PICK_HEADS && c->kind >= PICK_WILD; i++)
+        w[i] = i / PICK_HEADS % 2 == 0 ? -fabsf(w[i]) : fabsf(w[i]);
+    *r = (pick_run){.c = c, .at_counts = n + (size_t)n_pages};
+    r->at_selection = r->at_counts + 2 * n;
+    r->at_blocks = r->at_selection + n * TOPK;
+    r->n_lists = r->at_blocks + n * (size_t)c->max_blocks;
+    r->lists = mem_array(r->n_lists, 4);
+    r->pos = mem_array(n, 8);
+    r->tap = mem_array(n * (size_t)c->bound, 4);
+    for (int i = 0; i < n_pages; i++)
+        r->lists[c->n + i] = i;
+    for (int i = 0; i < c->n; i++)
+        r->pos[i] = (int64_t)(c->n_keys - c->n + i + 1) * c->ratio - 1;
+    if (c->n > 1 && c->kind < PICK_WILD) r->pos[0] = 200;
+    int32_t *g = r->g_lists = sent(r->lists, r->n_lists * 4);
+    indexer_args *a = &r->a;
+    *a = (indexer_args){.packed = sent(queries, n * PICK_HEADS * row), .packed_bytes = row};
+    a->w = sent(w, n * PICK_HEADS * 4), a->w_scale = 1.0f / 64, a->key_format = KV_KEY;
+    a->batch = (batch_rows){.n = c->n, .slot = g, .pos = sent(r->pos, n * 8)};
+    a->batch.pos_bound = (int64_t)c->bound * c->ratio;
+    a->keys =
+        (kv_paged){sent(keys, (size_t)(n_pages * PAGE) * row), PAGE * row, row, g + n, 0, PAGE};
+    a->keys.table_stride = n_pages;
+    a->ratio = c->ratio, a->n_heads = PICK_HEADS, a->d = PICK_KEY, a->topk = TOPK;
+    a->max_blocks = c->max_blocks, a->block = PICK_BLOCK;
+    a->n_selected = g + r->at_counts, a->n_blocks = a->n_selected + n;
+    a->selection = g + r->at_selection, a->blocks = g + r->at_blocks;
+    a->score_rows = c->n, a->score_cap = c->bound;
+    a->score = cuda->mem_new(2 * n * (size_t)c->bound * 4);
+    a->score_tap = cuda->mem_new(n * (size_t)c->bound * 4);
+    assert_non_null(a->score);
+    assert_non_null(a->score_tap);
+    mem_free(keys);
+    mem_free(queries);
+    mem_free(w);
+}
+
+static void pick_close(pick_run *r) {
+    const void *device_parts[] = {r->a.packed, r->a.w, r->a.batch.pos, r->a.keys.base, r->a.score,
+        r->a.score_tap, r->g_lists};
+    for (size_t i = 0; i < sizeof(device_parts) / sizeof(*device_parts); i++)
+        cuda->mem_free((void *)(uintptr_t)device_parts[i]);
+    mem_free(r->lists);
+    mem_free(r->pos);
+    mem_free(r->tap);
+}
+
+static void fetch_lists(pick_run *r) {
+    cuda->fetch(&device, r->lists, r->g_lists, r->n_lists * 4);
+    check_device();
+}
+
+static bool same_score(float x, float y) {
+    return memcmp(&x, &y, sizeof(x)) == 0 || (isnan(x) && isnan(y));
+}
+
+static void same_picks(const pick_run *r, const char *what, int row, const int32_t *got, int n_got,
+    const int32_t *want, int n_want) {
+    const pick_case *c = r->c;
+    if (n_got != n_want)
+        fail_msg("%d rows of %d keys, bound %d, kind %d: row %d has %d %s, expected %d", c->n,
+            c->n_keys, c->bound, (int)c->kind, row, n_got, what, n_want);
+    for (int i = 0; i < n_got; i++)
+        if (got[i] != want[i])
+            fail_msg("%d rows of %d keys, bound %d, kind %d: row %d, %s %d is %d, expected %d",
+                c->n, c->n_keys, c->bound, (int)c->kind, row, what, i, got[i], want[i]);
+}
+
+/* The blocks that the CPU keeps by these scores. */
+static int want_blocks(const float *score, int64_t n_vis, int max_blocks, int32_t *out) {
+    int n = (int)((n_vis + PICK_BLOCK - 1) / PICK_BLOCK);
+    float *best = mem_array((size_t)n, sizeof(*best));
+    for (int b = 0; b < n; b++)
+        best[b] = b == n - 1 ? INFINITY : -INFINITY;
+    for (int64_t i = 0; i < n_vis; i++)
+        if (score[i] > best[i / PICK_BLOCK]) best[i / PICK_BLOCK] = score[i];
+    int kept = n;
+    for (int b = 0; b < n && n <= max_blocks; b++)
+        out[b] = b;
+    if (n > max_blocks) kept = indexer_pick(best, n, max_blocks, out);
+    mem_free(best);
+    return kept;
+}
+
+/* The lists of a row against the CPU's pick from the scores of the tap. */
+static void check_pick(const pick_run *r, int row, bool has_built) {
+    const pick_case *c = r->c;
+    const float *tap = r->tap + (size_t)row * (size_t)c->bound;
+    const int64_t n_vis = (r->pos[row] + 1) / c->ratio;
+    const int32_t *counts = r->lists + r->at_counts;
+    int most = TOPK > c->max_blocks ? TOPK : c->max_blocks;
+    int32_t *want = mem_array((size_t)most, 4);
+    int n = indexer_pick(tap, n_vis, TOPK, want);
+    same_picks(
+        r, "picks", row, r->lists + r->at_selection + (size_t)row * TOPK, counts[row], want, n);
+    if (has_built) {
+        n = want_blocks(tap, n_vis, c->max_blocks, want);
+        same_picks(r, "blocks", row, r->lists + r->at_blocks + (size_t)row * (size_t)c->max_blocks,
+            counts[c->n + row], want, n);
+    }
+    mem_free(want);
+}
+
+/* Scores of a pass that uses the kept blocks: those of before inside of them, else -inf. */
+static void check_masked(const pick_run *r, int row, const float *before, const int32_t *kept) {
+    const pick_case *c = r->c;
+    const float *tap = r->tap + (size_t)row * (size_t)c->bound;
+    int n_kept = r->lists[r->at_counts + (size_t)(c->n + row)];
+    for (int64_t i = 0, at = 0; i < (r->pos[row] + 1) / c->ratio; i++) {
+        while (at < n_kept && kept[at] < i / PICK_BLOCK)
+            at++;
+        bool is_kept = at < n_kept && kept[at] == i / PICK_BLOCK;
+        if (!same_score(tap[i], is_kept ? before[i] : -INFINITY))
+            fail_msg("%d rows of %d keys: row %d, score %lld is %g, was %g, kept %d", c->n,
+                c->n_keys, row, (long long)i, (double)tap[i], (double)before[i], is_kept);
+    }
+}
+
+/* Any number of CTAs, without a tap: the lists that the last run left. */
+static void check_parts(pick_run *r, bool has_built) {
+    int32_t *want = mem_array(r->n_lists, 4);
+    float *tap = r->a.score_tap;
+    memcpy(want, r->lists, r->n_lists * 4);
+    r->a.score_tap = NULL;
+    for (int parts = 1; parts <= 8; parts *= 2) {
+        indexer_cuda_parts(&device, &r->a, INDEXER_DO_SCORES | INDEXER_DO_PICK, parts);
+        fetch_lists(r);
+        for (int i = 0; i < r->c->n; i++) {
+            size_t at = r->at_selection + (size_t)(i * TOPK), count = r->at_counts + (size_t)i,
+                   blocks = r->at_blocks + (size_t)(i * r->c->max_blocks),
+                   n_blocks = count + (size_t)r->c->n;
+            same_picks(
+                r, "picks by parts", i, r->lists + at, r->lists[count], want + at, want[count]);
+            if (has_built)
+                same_picks(r, "blocks by parts", i, r->lists + blocks, r->lists[n_blocks],
+                    want + blocks, want[n_blocks]);
+        }
+    }
+    r->a.score_tap = tap;
+    mem_free(want);
+}
+
+/* The last row alone has the scores that it had among others. */
+static void check_alone(pick_run *r) {
+    size_t last = (size_t)(r->c->n - 1), n_cap = (size_t)r->c->bound;
+    indexer_args a = r->a;
+    float *tap = mem_array(n_cap, 4);
+    a.batch.n = 1, a.batch.slot += last, a.batch.pos += last;
+    a.packed += last * PICK_HEADS * a.packed_bytes, a.w += last * PICK_HEADS;
+    a.builds_candidates = a.uses_candidates = false;
+    cuda->indexer(&device, &a);
+    cuda->fetch(&device, tap, a.score_tap, n_cap * 4);
+    check_device();
+    for (size_t i = 0; i < n_cap; i++)
+        if (!same_score(tap[i], r->tap[last * n_cap + i]))
+            fail_msg("%d rows of %d keys: score %zu of the last row alone is %g, together %g",
+                r->c->n, r->c->n_keys, i, (double)tap[i], (double)r->tap[last * n_cap + i]);
+    mem_free(tap);
+}
+
+static void run_pick_case(const pick_case *c) {
+    pick_run r;
+    pick_open(&r, c);
+    size_t n_tap = (size_t)c->n * (size_t)c->bound;
+    float *before = mem_array(n_tap, 4);
+    for (int turn = 0; turn < 2; turn++) {
+        r.a.builds_candidates = turn == 0;
+        r.a.uses_candidates = turn == 1;
+        cuda->indexer(&device, &r.a);
+        cuda->fetch(&device, r.tap, r.a.score_tap, n_tap * 4);
+        fetch_lists(&r);
+        for (int i = 0; i < c->n; i++) {
+            check_pick(&r, i, turn == 0);
+            if (turn == 1)
+                check_masked(&r, i, before + (size_t)i * (size_t)c->bound,
+                    r.lists + r.at_blocks + (size_t)(i * c->max_blocks));
+        }
+        memcpy(before, r.tap, n_tap * 4);
+        check_parts(&r, turn == 0);
+        if (turn == 0) check_alone(&r);
+        /* The row alone wrote its lists over those of row 0. */
+        if (turn == 0) cuda->indexer(&device, &r.a);
+    }
+    mem_free(before);
+    pick_close(&r);
+}
+
+static void test_pick(void **state) {
+    (void)state;
+    static const pick_case cases[] = {{1, 70000, 1, 2048, 70000, PICK_RANDOM},
+        {6, 70000, 2, 2048, 131072, PICK_TIES}, {3, 70000, 1, 2048, 70016, PICK_WILD},
+        {2, 70001, 1, 2048, 262144, PICK_LOST}, {1, 300000, 1, 2048, 300000, PICK_RANDOM},
+        {6, 300000, 1, 2048, 524288, PICK_RANDOM}, {2, 300000, 2, 2048, 300000, PICK_TIES},
+        {2, 299999, 1, 2048, 300001, PICK_WILD}, {20, 20000, 1, 2048, 20000, PICK_WILD},
+        {40, 3000, 1, 37, 3001, PICK_TIES}, {150, 5000, 2, 64, 5000, PICK_RANDOM},
+        {1, 4096, 1, 100, 4096, PICK_RANDOM}, {1, 4097, 1, 100, 4097, PICK_TIES},
+        {1, 16384, 1, 2048, 16384, PICK_RANDOM}, {1, 16385, 1, 2048, 16392, PICK_RANDOM},
+        {1, 131072, 1, 2048, 131072, PICK_TIES}, {1, 131073, 1, 2048, 131073, PICK_RANDOM},
+        {2, 600, 1, 16, 700, PICK_LOST}, {1, 513, 1, 2048, 600, PICK_RANDOM}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+        run_pick_case(&cases[i]);
+}
+
 /* ---- router ---- */
 
 static void test_router(void **state) {
@@ -466,6 +717,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_streams),
         cmocka_unit_test(test_codebooks), cmocka_unit_test(test_plain),
         cmocka_unit_test(test_attention), cmocka_unit_test(test_indexer),
-        cmocka_unit_test(test_router), cmocka_unit_test(test_shortlist)};
+        cmocka_unit_test(test_pick), cmocka_unit_test(test_router),
+        cmocka_unit_test(test_shortlist)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
