@@ -108,12 +108,12 @@ static int most_clusters(int id, int n_parts) {
     return known[id][n_parts] - 1;
 }
 
-/* CTAs a row: as many as have a group of entries for every warp, while all rows run at once. */
+/* CTAs a row: as many as have a group of entries for every warp, while all rows run at once. The first
+ * launch asks for every size, so that none is asked for while a step is recorded. */
 static int parts_for(kernel_context *k, int64_t entries, int n_picks, int most) {
-    int n = 1;
-    while (2 * n <= most && (int64_t)n * INDEXER_PICK * 4 < entries)
-        n *= 2;
-    while (n > 1 && most_clusters(cuda_of(k)->id, n) < n_picks)
+    int n = most;
+    while (n > 1 && (most_clusters(cuda_of(k)->id, n) < n_picks ||
+                        (int64_t)(n / 2) * INDEXER_PICK * 4 >= entries))
         n /= 2;
     return n;
 }
