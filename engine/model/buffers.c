@@ -176,6 +176,10 @@ static void place_head(model *m, char *base, size_t *at) {
     b->head_x = take(base, at, floats(rows, c->n_embd));
     b->logits = take(base, at, floats(rows, c->n_vocab));
     b->logits_part = take(base, at, m->world > 1 ? floats(rows, c->n_vocab) : 0);
+    if (!m->ops->is_host) {
+        b->asks = take(base, at, (size_t)rows * sizeof(*b->asks));
+        b->lists = take(base, at, (size_t)rows * sizeof(*b->lists));
+    }
     b->is_finite = take(base, at, (size_t)rows);
     b->is_row_finite = take(base, at, (size_t)m->rows_cap);
 }
@@ -279,6 +283,8 @@ static void place_host_results(model *m, char *base, size_t *at) {
         return;
     }
     h->logits = take(base, at, floats(rows, c->n_vocab));
+    h->lists = take(base, at, (size_t)rows * sizeof(*h->lists));
+    h->asks = take(base, at, (size_t)slots * sizeof(*h->asks));
     h->is_finite = take(base, at, (size_t)rows);
     h->is_row_finite = take(base, at, (size_t)m->rows_cap);
     h->draft_prev = take(base, at, (size_t)slots * 4);

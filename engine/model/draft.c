@@ -232,12 +232,78 @@ static int32_t draw(const draft_request *r, int64_t pos, const float *logits, in
     return pick;
 }
 
-static bool needs_logits(const draft_choice *d) {
-    bool needs = d->pick != NULL;
+static int64_t drafted_pos(const model *m, const draft_request *q, int i) {
+    return m->slots[q->slot].len + 1 + i;
+}
+
+static bool has_draws(const draft_choice *d) {
+    bool has = false;
     for (int r = 0; r < d->n; r++) {
-        needs |= d->requests[r].temperature > 0.0f;
+        has |= d->requests[r].temperature > 0.0f;
     }
-    return needs;
+    return has;
+}
+
+/* What is needed of the rows beside their largest: all of them, or of a device the lists of the tokens
+ * that can be drawn. */
+static void bring_rows(model *m, const draft_choice *d, int i) {
+    buffers *b = &m->b;
+    size_t n = (size_t)d->n, vocab = (size_t)m->config.n_vocab;
+    if (m->ops->is_host) {
+        return;
+    }
+    if (d->pick != NULL) {
+        m->ops->fetch(&m->k, b->host.draft_logits, b->draft_logits, n * vocab * sizeof(float));
+        return;
+    }
+    if (!has_draws(d)) {
+        return;
+    }
+    for (int r = 0; r < d->n; r++) {
+        const draft_request *q = &d->requests[r];
+        bool draws = q->temperature > 0.0f;
+        b->host.asks[r] = (shortlist_ask){.seed = q->seed,
+            .position = drafted_pos(m, q, i),
+            .inverse = draws ? 1.0f / q->temperature : 0.0f,
+            .has_noise = draws};
+    }
+    m->ops->copy(&m->k, b->asks, b->host.asks, n * sizeof(*b->asks));
+    m->ops->shortlist(
+        &m->k, &(shortlist_args){b->draft_logits, b->asks, b->lists, d->n, m->config.n_vocab});
+    m->ops->copy(&m->k, b->host.lists, b->lists, n * sizeof(*b->lists));
+}
+
+/* The same as draw of the whole row, but for its window; -1: the list does not hold it. */
+static int32_t draw_listed(const shortlist *l) {
+    double best = -INFINITY;
+    int32_t pick = -1;
+    if (l->n_noisy > SHORTLIST_NOISY) {
+        return -1;
+    }
+    for (int32_t i = 0; i < l->n_noisy; i++) {
+        uint64_t pos = (uint64_t)l->ask.position, token = (uint64_t)(uint32_t)l->noisy[i].token;
+        double u = rand_keyed_uniform(l->ask.seed, pos, token);
+        double score = (double)(l->noisy[i].logit * l->ask.inverse) - log(-log(u));
+        if (score > best) {
+            best = score;
+            pick = l->noisy[i].token;
+        }
+    }
+    return pick;
+}
+
+/* Request r's token, drawn from what bring_rows brought. */
+static int32_t draw_row(model *m, const draft_request *q, int r, int i) {
+    host_buffers *h = &m->b.host;
+    size_t vocab = (size_t)m->config.n_vocab, at = (size_t)r * vocab;
+    int32_t pick = m->ops->is_host ? -1 : draw_listed(&h->lists[r]);
+    if (pick >= 0) {
+        return pick;
+    }
+    if (!m->ops->is_host) {
+        m->ops->fetch(&m->k, h->draft_logits + at, m->b.draft_logits + at, vocab * sizeof(float));
+    }
+    return draw(q, drafted_pos(m, q, i), h->draft_logits + at, m->config.n_vocab);
 }
 
 static void choose(model *m, const draft_choice *d, int i) {
@@ -247,18 +313,15 @@ static void choose(model *m, const draft_choice *d, int i) {
     m->ops->argmax(
         &m->k, &(argmax_args){b->draft_logits, b->draft_value, b->draft_pick, d->n, c->n_vocab});
     size_t n = (size_t)d->n, vocab = (size_t)c->n_vocab;
-    if (needs_logits(d) && h->draft_logits != b->draft_logits) {
-        m->ops->fetch(&m->k, h->draft_logits, b->draft_logits, n * vocab * sizeof(float));
-    }
+    bring_rows(m, d, i);
     m->ops->fetch(&m->k, h->draft_prev, b->draft_pick, n * sizeof(int32_t));
     for (int r = 0; r < d->n && m->k.rc == OK; r++) {
         const draft_request *q = &d->requests[r];
-        const float *logits = h->draft_logits + (size_t)r * vocab;
-        int64_t pos = m->slots[q->slot].len + 1 + i;
         if (d->pick != NULL) {
-            h->draft_prev[r] = d->pick(d->user, r, pos, logits, c->n_vocab);
+            const float *logits = h->draft_logits + (size_t)r * vocab;
+            h->draft_prev[r] = d->pick(d->user, r, drafted_pos(m, q, i), logits, c->n_vocab);
         } else if (q->temperature > 0.0f) {
-            h->draft_prev[r] = draw(q, pos, logits, c->n_vocab);
+            h->draft_prev[r] = draw_row(m, q, r, i);
         }
         CHECK(h->draft_prev[r] >= 0 && h->draft_prev[r] < c->n_vocab);
         h->draft_tokens[r * c->block + i] = h->draft_prev[r];

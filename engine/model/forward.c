@@ -203,17 +203,47 @@ static void run_step(model *m, const batch_plan *plan, int n_logits) {
     (void)lap(m, STEP_PART_DRAFT_FEED, start);
 }
 
-/* Results to where the caller reads them; the step is complete after it. */
-static void fetch_results(model *m, int n_logits) {
+/* Whole rows, or what a sampler needs of them. Not part of a recorded pass: it may differ from step to
+ * step. */
+static void fetch_rows(model *m, const batch_plan *plan, size_t n) {
     buffers *b = &m->b;
-    if (b->host.logits != b->logits) {
-        size_t n = (size_t)n_logits;
-        m->ops->copy(&m->k, b->host.is_row_finite, b->is_row_finite, (size_t)m->step_rows.rows.n);
+    if (plan->form == PLAN_FORM_WHOLE) {
         m->ops->copy(
             &m->k, b->host.logits, b->logits, n * (size_t)m->config.n_vocab * sizeof(float));
+    } else if (plan->asks != NULL) {
+        m->ops->copy(&m->k, b->asks, plan->asks, n * sizeof(*b->asks));
+        m->ops->shortlist(
+            &m->k, &(shortlist_args){b->logits, b->asks, b->lists, (int)n, m->config.n_vocab});
+        m->ops->copy(&m->k, b->host.lists, b->lists, n * sizeof(*b->lists));
+    }
+}
+
+/* Results to where the caller reads them; the step is complete after it. */
+static void fetch_results(model *m, const batch_plan *plan, int n_logits) {
+    buffers *b = &m->b;
+    if (!m->ops->is_host) {
+        size_t n = (size_t)n_logits;
+        m->ops->copy(&m->k, b->host.is_row_finite, b->is_row_finite, (size_t)m->step_rows.rows.n);
+        fetch_rows(m, plan, n);
         m->ops->copy(&m->k, b->host.is_finite, b->is_finite, n);
     }
     m->ops->wait(&m->k);
+}
+
+int model_logit_row(model *m, int i, const float **row, err *e) {
+    size_t width = (size_t)m->config.n_vocab, at = (size_t)i * width;
+    m->k.rc = OK;
+    if (!m->ops->is_host) {
+        m->ops->fetch(&m->k, m->b.host.logits + at, m->b.logits + at, width * sizeof(float));
+    }
+    *row = m->b.host.logits + at;
+    if (m->k.rc == OK) {
+        return OK;
+    }
+    if (e != NULL) {
+        *e = m->k.error;
+    }
+    return err_add(e, m->k.rc, "reading a row of logits");
 }
 
 static void mark_spans(model *m, const batch_plan *plan) {
@@ -265,7 +295,7 @@ int model_step(model *m, const batch_plan *plan, step_result *out, err *e) {
     int n_logits = plan_fill(m, plan);
     row_lists_send(m, &m->step_rows);
     run_step(m, plan, n_logits);
-    fetch_results(m, n_logits);
+    fetch_results(m, plan, n_logits);
     if (m->k.rc != OK) {
         engram_abandon(m);
         if (e != NULL) {
@@ -275,9 +305,11 @@ int model_step(model *m, const batch_plan *plan, step_result *out, err *e) {
     }
     advance_slots(m, plan);
     mark_spans(m, plan);
+    bool is_listed = !m->ops->is_host && plan->form == PLAN_FORM_LISTED;
     *out = (step_result){.n_rows = m->step_rows.rows.n,
         .n_logit_rows = n_logits,
-        .logits = m->b.host.logits,
+        .logits = is_listed ? NULL : m->b.host.logits,
+        .lists = is_listed && plan->asks != NULL ? m->b.host.lists : NULL,
         .first_logit = m->b.host.first_logit,
         .is_finite = m->b.host.is_finite,
         .is_span_finite = m->b.host.is_span_finite,

@@ -27,6 +27,7 @@
 #include "engine/dist/exchange.h"
 #include "engine/model/config.h"
 #include "engine/model/engram_store.h"
+#include "kernels/head/shortlist.h"
 
 typedef struct model model;
 
@@ -119,10 +120,18 @@ typedef struct plan_span {
     uint8_t kind;          /* plan_kind */
 } plan_span;
 
+/* How logit rows come back. LISTED: as short lists, made by the device; whole rows on demand. A back end
+ * whose memory is the host's has the rows there anyway and makes no lists. */
+typedef enum plan_form { PLAN_FORM_WHOLE, PLAN_FORM_LISTED } plan_form;
+
 typedef struct batch_plan {
     uint64_t id;     /* same on every rank */
     int32_t n_spans; /* a slot occurs at most once */
     const plan_span *spans;
+    uint8_t form; /* plan_form */
+    /* LISTED: one for every logit row in the order of the spans, borrowed during the call; NULL: nobody
+     * here reads rows (a rank that does not sample). */
+    const shortlist_ask *asks;
 } batch_plan;
 
 typedef enum step_part {
@@ -140,7 +149,8 @@ typedef struct step_result {
     int32_t n_rows;
     int32_t n_logit_rows;
     const float *logits;        /* [n_logit_rows][n_vocab], the model's, valid until the next step
-                                 * or draft */
+                                 * or draft; NULL: model_logit_row gives them */
+    const shortlist *lists;     /* [n_logit_rows] likewise; NULL: there are none */
     const int32_t *first_logit; /* [n_spans] first logit row of a span; -1: none */
     const uint8_t *is_span_finite;  /* [n_spans] 0: a row of the span went wrong, with or without
                                     * logits; NULL: not known */
@@ -159,6 +169,8 @@ void model_prefetch(model *m, const int32_t *tokens, int n_before, int n);
 /* One forward. ERR_ARG names the span and the reason (position, page missing, token id out of
  * range, too many rows). */
 int model_step(model *m, const batch_plan *plan, step_result *out, err *e);
+/* Logit row i of the last step, valid until the next step or draft; waits for the device. */
+int model_logit_row(model *m, int i, const float **row, err *e);
 
 /* ---- slots ---- */
 

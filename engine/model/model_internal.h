@@ -101,6 +101,8 @@ typedef struct host_buffers {
     uint8_t *records[MODEL_MAX_ENGRAM]; /* what the store fills */
     int32_t *first_logit;
     float *logits;
+    shortlist *lists;    /* not made where the rows themselves are in reach */
+    shortlist_ask *asks; /* [slots] of drafts, likewise */
     uint8_t *is_finite, *is_row_finite, *is_span_finite;
     int32_t *draft_tokens, *draft_prev;
     float *draft_confidence, *draft_logits;
@@ -126,6 +128,8 @@ typedef struct buffers {
     float *taps; /* [rows][n_taps * n_embd] */
     float *feed_x, *feed_main;
     float *head_x, *logits, *logits_part;
+    shortlist_ask *asks; /* [logit rows] these two only on a device */
+    shortlist *lists;
     uint8_t *is_finite, *is_row_finite;
     int32_t *draft_prev, *draft_pick;
     float *draft_xe, *draft_confidence, *draft_logits, *draft_value;

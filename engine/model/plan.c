@@ -45,6 +45,9 @@ static int logit_rows_of(const plan_span *s) {
 
 int plan_check(const model *m, const batch_plan *plan, err *e) {
     int64_t n_rows = 0, n_logits = 0;
+    if (plan->form > PLAN_FORM_LISTED) {
+        return err_set(e, ERR_ARG, "a plan wants its logits in form %d", plan->form);
+    }
     if (plan->n_spans < 1 || plan->n_spans > m->options.n_slots || plan->spans == NULL) {
         return err_set(e, ERR_ARG, "a plan of %d spans; 1 to %d are possible", plan->n_spans,
             m->options.n_slots);

@@ -16,9 +16,32 @@ static bool is_stop(const ticket *t, int32_t token) {
     return false;
 }
 
-/* Draws the token at a position from one row, under the bans, the guide and the settings of the
- * stream. */
-static int pick_token(run *r, ticket *t, const float *logits, int64_t position, drawn *out) {
+/* One logit row of a step's result. */
+typedef struct result_row {
+    const run *r;
+    int32_t i_row;
+    err why;
+} result_row;
+
+static int fetch_row(void *ctx, const float **logits) {
+    result_row *at = ctx;
+    const run_source *source = at->r->source;
+    if (source->logit_row == NULL) return ERR_INTERNAL;
+    return source->logit_row(source->self, at->i_row, logits, &at->why);
+}
+
+/* at is borrowed as long as the row is used. */
+static sample_row row_of(result_row *at, const step_result *result, int64_t position) {
+    size_t i = (size_t)at->i_row, n_vocab = (size_t)at->r->info.n_vocab;
+    return (sample_row){.logits = result->logits != NULL ? result->logits + i * n_vocab : NULL,
+        .list = result->lists != NULL ? &result->lists[i] : NULL,
+        .fetch = fetch_row,
+        .ctx = at,
+        .position = position};
+}
+
+/* Draws the token of a row, under the bans, the guide and the settings of the stream. */
+static int pick_token(run *r, ticket *t, sample_row *row, drawn *out) {
     run_guide_view view = {.forced = -1, .end = -1};
     if (t->has_guide) {
         int rc = t->guide.before(t->guide.ctx, &view);
@@ -26,19 +49,16 @@ static int pick_token(run *r, ticket *t, const float *logits, int64_t position, 
     }
     out->end = view.end;
     if (view.forced >= 0) {
-        sampler_force(r->sampler, &t->sampling, logits, view.forced, &out->pick);
-        return OK;
+        return sampler_force(r->sampler, &t->sampling, row, view.forced, &out->pick);
     }
     for (int32_t i = 0; i < view.n_banned; i++) {
         t->banned[t->n_banned + i] = view.banned[i];
     }
-    sample_row row = {.logits = logits,
-        .position = position,
-        .banned = t->banned,
-        .n_banned = t->n_banned + view.n_banned,
-        .mask = view.mask,
-        .counts = t->counts.generated != NULL ? &t->counts : NULL};
-    return sampler_pick(r->sampler, &t->sampling, &row, &out->pick);
+    row->banned = t->banned;
+    row->n_banned = t->n_banned + view.n_banned;
+    row->mask = view.mask;
+    row->counts = t->counts.generated != NULL ? &t->counts : NULL;
+    return sampler_pick(r->sampler, &t->sampling, row, &out->pick);
 }
 
 /* Appends a drawn token. True if the stream goes on; else it has ended. */
@@ -94,8 +114,13 @@ static bool take_row(
         fail_row(r, s, result, position);
         return false;
     }
-    const float *logits = result->logits + (size_t)i_row * (size_t)r->info.n_vocab;
-    int rc = pick_token(r, s->t, logits, position, &d);
+    result_row at = {.r = r, .i_row = i_row, .why = ERR_INIT};
+    sample_row row = row_of(&at, result, position);
+    int rc = pick_token(r, s->t, &row, &d);
+    if (rc != OK && at.why.code != OK) {
+        stream_end(r, s, RUN_END_ERROR, -1, &at.why);
+        return false;
+    }
     if (rc != OK) {
         fail_stream(r, s, rc, "no token is allowed by the request's own limits", position);
         return false;
@@ -169,8 +194,13 @@ static bool push_scores(
             fail_row(r, s, result, at);
             return false;
         }
-        const float *logits = result->logits + (size_t)(first + i) * (size_t)r->info.n_vocab;
-        sampler_force(r->sampler, &s->t->sampling, logits, s->t->tokens[at], &event.pick);
+        result_row here = {.r = r, .i_row = first + i, .why = ERR_INIT};
+        sample_row row = row_of(&here, result, at);
+        int32_t token = s->t->tokens[at];
+        if (sampler_force(r->sampler, &s->t->sampling, &row, token, &event.pick) != OK) {
+            stream_end(r, s, RUN_END_ERROR, -1, &here.why);
+            return false;
+        }
         ticket_push(s->t, &event);
     }
     return true;

@@ -178,6 +178,12 @@ static int draft(void *self, const draft_request *requests, int n, draft_result 
     return rc == OK ? settle(c, c->inner->draft(c->inner->self, requests, n, out, e), e) : rc;
 }
 
+/* Rank 0 alone samples: no call. */
+static int logit_row(void *self, int i, const float **row, err *e) {
+    control *c = self;
+    return c->inner->logit_row(c->inner->self, i, row, e);
+}
+
 static int commit(void *self, int slot, int64_t new_len, err *e) {
     control *c = self;
     int rc = call_with(c, CALL_COMMIT, (int64_t[2]){slot, new_len}, NULL, 0, e);
@@ -283,6 +289,7 @@ static void fill_source(control *c, run_source *out) {
         .info = in->info,
         .step = step,
         .draft = draft,
+        .logit_row = in->logit_row != NULL ? logit_row : NULL,
         .commit = commit,
         .slot_pages = slot_pages,
         .slot_reset = slot_reset,

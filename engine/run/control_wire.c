@@ -48,7 +48,7 @@ static void put_i32(uint8_t **at, int32_t v) {
 }
 
 size_t call_plan_bytes(const batch_plan *plan) {
-    size_t n = sizeof(uint64_t) + sizeof(int32_t);
+    size_t n = sizeof(uint64_t) + 2 * sizeof(int32_t);
     for (int32_t i = 0; i < plan->n_spans; i++) {
         n += 4 * sizeof(int32_t) + sizeof(int64_t);
         n += (size_t)plan->spans[i].n_rows * sizeof(int32_t);
@@ -59,6 +59,7 @@ size_t call_plan_bytes(const batch_plan *plan) {
 size_t call_plan_write(const batch_plan *plan, uint8_t *out) {
     uint8_t *at = out;
     put(&at, &plan->id, sizeof plan->id);
+    put_i32(&at, plan->form);
     put_i32(&at, plan->n_spans);
     for (int32_t i = 0; i < plan->n_spans; i++) {
         const plan_span *s = &plan->spans[i];
@@ -76,6 +77,8 @@ bool call_plan_read(
     call_reader *r, batch_plan *plan, plan_span *spans, int32_t *tokens, int32_t max_rows) {
     int32_t n_rows = 0;
     call_read(r, &plan->id, sizeof plan->id);
+    plan->form = (uint8_t)call_read_i32(r);
+    plan->asks = NULL;
     plan->n_spans = call_read_i32(r);
     plan->spans = spans;
     if (!r->is_good || plan->n_spans < 1 || plan->n_spans > RUN_MAX_SLOTS) return false;

@@ -28,6 +28,7 @@ static void free_parts(run *r) {
     prefix_free(r->prefixes);
     page_pool_free(r->pool);
     sampler_free(r->sampler);
+    mem_free(r->asks);
     pthread_mutex_destroy(&r->registry_lock);
     pthread_mutex_destroy(&r->ask_lock);
     mem_aligned_free(r);
@@ -60,6 +61,9 @@ int run_open(const run_options *options, run **out, err *e) {
     pthread_mutex_init(&r->ask_lock, NULL);
     r->open_ns = clock_mono_ns();
     r->sampler = sampler_new(r->info.n_vocab);
+    if (r->source->logit_row != NULL) {
+        r->asks = mem_array((size_t)r->info.max_logit_rows, sizeof *r->asks);
+    }
     r->pool = page_pool_new(r->info.n_pages);
     r->waiting_cap = r->options.queue_cap + r->info.n_slots;
     r->waiting = mem_array((size_t)r->waiting_cap, sizeof(ticket *));

@@ -130,6 +130,7 @@ struct run {
 
     /* Step thread. */
     sampler *sampler;
+    shortlist_ask *asks; /* [max_logit_rows] of a step; NULL: the source gives whole rows */
     page_pool *pool;
     prefix_cache *prefixes;        /* NULL: none */
     disk_cache *disk;              /* NULL: none */

@@ -1,4 +1,4 @@
-#include "engine/run/sampler.h"
+#include "engine/run/sampler_internal.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -18,13 +18,6 @@
 
 /* A bias this low bans. */
 #define SAMPLER_BAN (-100.0f)
-
-struct sampler {
-    int32_t n_vocab;
-    float *scaled; /* [n_vocab] working copy of a row */
-    int32_t *heap; /* [n_vocab] candidate ids, a max-heap by (value, lower id) */
-    int32_t *kept; /* [n_vocab] candidates after top-k, top-p, min-p */
-};
 
 sampler *sampler_new(int32_t n_vocab) {
     CHECK(n_vocab > 0 && n_vocab <= WEIGHT_MAX_VALUES);
@@ -56,6 +49,14 @@ bool sample_params_penalize(const sample_params *p) {
 
 bool sample_params_greedy(const sample_params *p) {
     return !(p->temperature >= SAMPLER_TEMPERATURE_MIN) || !(p->top_p > 0.0f);
+}
+
+shortlist_ask sample_params_ask(const sample_params *p, int64_t position) {
+    shortlist_ask ask = {.seed = p->seed, .position = position};
+    if (sample_params_greedy(p)) return ask;
+    ask.inverse = 1.0f / p->temperature;
+    ask.has_noise = p->top_k <= 0 && !(p->top_p < 1.0f) && !(p->min_p > 0.0f);
+    return ask;
 }
 
 double sampler_noise(uint64_t seed, int64_t position, int32_t token) {
@@ -184,7 +185,7 @@ static void shape_row(sampler *s, const sample_params *p, const sample_row *row,
     }
 }
 
-static bool is_banned(const sample_row *row, int32_t token) {
+bool sampler_is_banned(const sample_row *row, int32_t token) {
     if (row->mask != NULL && (row->mask[token >> 6] >> (token & 63) & 1) == 0) return true;
     for (int32_t i = 0; i < row->n_banned; i++) {
         if (row->banned[i] == token) return true;
@@ -200,18 +201,19 @@ static double noise_bound(uint64_t h) {
     return (double)(zeros + 1) * 0.69314719;
 }
 
-/* The largest of value + noise over the ids given, or over all ids when ids is NULL. It begins with
- * the likeliest token, so that almost every other is ruled out before its noise is computed. */
-static int32_t noisy_argmax(const float *v, const int32_t *ids, int32_t n, const uint64_t *key) {
+/* It begins with the likeliest token, so that almost every other is ruled out before its noise is
+ * computed. */
+int32_t sampler_noisy_argmax(
+    const float *v, const int32_t *ids, int32_t n, const sample_params *p, int64_t position) {
     int32_t pick = ids != NULL ? (n > 0 ? ids[0] : -1) : row_argmax(v, n);
     if (pick < 0) return -1;
-    double best = (double)v[pick] + sampler_noise(key[0], (int64_t)key[1], pick);
+    double best = (double)v[pick] + sampler_noise(p->seed, position, pick);
     for (int32_t i = 0; i < n; i++) {
         int32_t id = ids != NULL ? ids[i] : i;
         if (!(v[id] > -INFINITY) || (double)v[id] + SAMPLER_NOISE_MAX < best) continue;
-        uint64_t h = rand_keyed(key[0], key[1], (uint64_t)(uint32_t)id);
+        uint64_t h = rand_keyed(p->seed, (uint64_t)position, (uint64_t)(uint32_t)id);
         if ((double)v[id] + noise_bound(h) < best) continue;
-        double score = (double)v[id] + sampler_noise(key[0], (int64_t)key[1], id);
+        double score = (double)v[id] + sampler_noise(p->seed, position, id);
         if (score > best || (score == best && id < pick)) {
             best = score;
             pick = id;
@@ -219,13 +221,6 @@ static int32_t noisy_argmax(const float *v, const int32_t *ids, int32_t n, const
     }
     return pick;
 }
-
-/* What is known of the tokens that are no candidates. Where nothing is left out the bounds meet. */
-typedef struct sample_rest {
-    float max;                  /* of the row */
-    float limit;                /* every token above it is a candidate; -infinity: all are */
-    double mass_low, mass_high; /* bounds of the whole row's mass, unless top-k comes first */
-} sample_rest;
 
 /* Pops the k_max best of n candidates into kept; their mass. -1: the candidates do not hold them. */
 static double pop_best(sampler *s, const sample_rest *rest, int32_t k_max, int32_t *n) {
@@ -239,9 +234,7 @@ static double pop_best(sampler *s, const sample_rest *rest, int32_t k_max, int32
     return (double)mass;
 }
 
-/* Keeps, in order of value, what top-k, then top-p over the rest, then min-p leave of the n
- * candidates in the heap. At least one id; -1: what is left out might change the outcome. */
-static int32_t cut(sampler *s, const sample_params *p, const sample_rest *rest, int32_t n) {
+int32_t sampler_cut(sampler *s, const sample_params *p, const sample_rest *rest, int32_t n) {
     const float *v = s->scaled;
     bool has_top_p = p->top_p < 1.0f, has_all = rest->limit == -INFINITY;
     int32_t k_max = p->top_k > 0 && p->top_k < n ? p->top_k : n, n_popped = 0;
@@ -276,83 +269,112 @@ static int32_t cut_row(sampler *s, const sample_params *p, float max) {
     for (float depth = 8.0f;; depth *= 2.0f) {
         rest.limit = depth > 1000.0f ? -INFINITY : max - depth;
         int32_t n = collect(s->scaled, s->n_vocab, rest.limit, s->heap);
-        int32_t n_kept = cut(s, p, &rest, n);
+        int32_t n_kept = sampler_cut(s, p, &rest, n);
         if (n_kept > 0 || rest.limit == -INFINITY) return n_kept;
     }
 }
 
 static int32_t pick_sampled(sampler *s, const sample_params *p, const sample_row *row) {
-    const uint64_t key[2] = {p->seed, (uint64_t)row->position};
-    float inverse = 1.0f / p->temperature;
+    float inverse = sample_params_ask(p, row->position).inverse;
     for (int32_t i = 0; i < s->n_vocab; i++) {
         s->scaled[i] *= inverse;
     }
     if (p->top_k <= 0 && p->top_p >= 1.0f) {
-        if (p->min_p <= 0.0f) return noisy_argmax(s->scaled, NULL, s->n_vocab, key);
+        if (p->min_p <= 0.0f)
+            return sampler_noisy_argmax(s->scaled, NULL, s->n_vocab, p, row->position);
         float floor_value = row_max(s->scaled, s->n_vocab) + logf(p->min_p);
         int32_t n = collect(s->scaled, s->n_vocab, floor_value, s->kept);
-        return noisy_argmax(s->scaled, s->kept, n, key);
+        return sampler_noisy_argmax(s->scaled, s->kept, n, p, row->position);
     }
     float max = row_max(s->scaled, s->n_vocab);
     if (!(max > -INFINITY)) return -1;
     int32_t n = cut_row(s, p, max);
-    return noisy_argmax(s->scaled, s->kept, n, key);
+    return sampler_noisy_argmax(s->scaled, s->kept, n, p, row->position);
 }
 
-static void fill_logprobs(
+void sampler_fill_logprobs(
+    sampler *s, const sample_mass *m, const float *v, int32_t n, sample_pick *out) {
+    double lse = (double)m->max + log(ldexp((double)m->mass, -WEIGHT_ONE_BITS));
+    out->logprob = (float)((double)v[out->token] - lse);
+    heap_make(v, s->heap, n);
+    for (out->n_top = 0; out->n_top < m->want && n > 0; out->n_top++) {
+        int32_t id = heap_pop(v, s->heap, &n);
+        out->top_token[out->n_top] = id;
+        out->top_logprob[out->n_top] = (float)((double)v[id] - lse);
+    }
+}
+
+int32_t sampler_top_wanted(const sample_params *p) {
+    return p->n_top > SAMPLER_TOP_MAX ? SAMPLER_TOP_MAX : p->n_top < 0 ? 0 : p->n_top;
+}
+
+static void row_logprobs(
     sampler *s, const sample_params *p, const float *logits, sample_pick *out) {
-    float max = row_max(logits, s->n_vocab);
-    double lse =
-        (double)max + log(ldexp((double)vec()->weigh(logits, max, s->n_vocab), -WEIGHT_ONE_BITS));
-    out->logprob = (float)((double)logits[out->token] - lse);
-    int32_t want = p->n_top > SAMPLER_TOP_MAX ? SAMPLER_TOP_MAX : p->n_top;
-    if (want <= 0) return;
+    sample_mass m = {.max = row_max(logits, s->n_vocab), .want = sampler_top_wanted(p)};
+    m.mass = vec()->weigh(logits, m.max, s->n_vocab);
     int32_t n = 0;
-    for (float depth = 8.0f; n < want; depth *= 2.0f) {
-        float limit = depth > 1000.0f ? -INFINITY : max - depth;
+    for (float depth = 8.0f; n < m.want; depth *= 2.0f) {
+        float limit = depth > 1000.0f ? -INFINITY : m.max - depth;
         n = collect(logits, s->n_vocab, limit, s->heap);
         if (limit == -INFINITY) break;
     }
-    heap_make(logits, s->heap, n);
-    for (int32_t i = 0; i < want && n > 0; i++) {
-        int32_t id = heap_pop(logits, s->heap, &n);
-        out->top_token[i] = id;
-        out->top_logprob[i] = (float)((double)logits[id] - lse);
-        out->n_top = i + 1;
-    }
+    sampler_fill_logprobs(s, &m, logits, n, out);
 }
 
-void sampler_force(
-    sampler *s, const sample_params *p, const float *logits, int32_t token, sample_pick *out) {
+/* The whole row, wherever it is. */
+static int take_row(const sample_row *row, const float **logits) {
+    *logits = row->logits;
+    return *logits != NULL ? OK : row->fetch(row->ctx, logits);
+}
+
+/* Log probabilities of out->token, where they are wanted. */
+static int add_logprobs(
+    sampler *s, const sample_params *p, const sample_row *row, sample_pick *out) {
+    const float *logits;
+    if (p->n_top < 0) return OK;
+    if (row->list != NULL && sampler_list_logprobs(s, p, row->list, out)) return OK;
+    int rc = take_row(row, &logits);
+    if (rc == OK) row_logprobs(s, p, logits, out);
+    return rc;
+}
+
+int sampler_force(
+    sampler *s, const sample_params *p, const sample_row *row, int32_t token, sample_pick *out) {
     *out = (sample_pick){.token = token};
-    if (p->n_top >= 0) {
-        fill_logprobs(s, p, logits, out);
-    }
+    return add_logprobs(s, p, row, out);
 }
 
+/* A row on the way to its pick: logits is there. */
 static int32_t pick_shaped(sampler *s, const sample_params *p, const sample_row *row, float ban) {
     shape_row(s, p, row, ban);
     return sample_params_greedy(p) ? row_argmax(s->scaled, s->n_vocab) : pick_sampled(s, p, row);
 }
 
+static bool is_shaped(const sample_params *p, const sample_row *row) {
+    return p->n_bias > 0 || (row->counts != NULL && sample_params_penalize(p));
+}
+
+static int32_t pick_from_row(sampler *s, const sample_params *p, const sample_row *row) {
+    int32_t token = -1;
+    if (sample_params_greedy(p) && !is_shaped(p, row)) {
+        token = row_argmax(row->logits, s->n_vocab);
+    }
+    if (token < 0 || sampler_is_banned(row, token)) {
+        token = pick_shaped(s, p, row, -INFINITY);
+    }
+    return token < 0 && p->n_bias > 0 ? pick_shaped(s, p, row, SAMPLER_BAN) : token;
+}
+
 int sampler_pick(sampler *s, const sample_params *p, const sample_row *row, sample_pick *out) {
-    bool is_greedy = sample_params_greedy(p);
-    bool is_shaped = p->n_bias > 0 || (row->counts != NULL && sample_params_penalize(p));
+    sample_row whole = *row;
     out->n_top = 0;
     out->logprob = 0.0f;
     out->token = -1;
-    if (is_greedy && !is_shaped) {
-        out->token = row_argmax(row->logits, s->n_vocab);
+    if (row->list != NULL && !is_shaped(p, row)) out->token = sampler_list_pick(s, p, row);
+    if (out->token < 0) {
+        int rc = take_row(row, &whole.logits);
+        if (rc != OK) return rc;
+        out->token = pick_from_row(s, p, &whole);
     }
-    if (out->token < 0 || is_banned(row, out->token)) {
-        out->token = pick_shaped(s, p, row, -INFINITY);
-    }
-    if (out->token < 0 && p->n_bias > 0) {
-        out->token = pick_shaped(s, p, row, SAMPLER_BAN);
-    }
-    if (out->token < 0) return ERR_INTERNAL;
-    if (p->n_top >= 0) {
-        fill_logprobs(s, p, row->logits, out);
-    }
-    return OK;
+    return out->token < 0 ? ERR_INTERNAL : add_logprobs(s, p, &whole, out);
 }

@@ -1,13 +1,16 @@
 /* Picks one token from one row of logits: bans, bias, penalties, temperature, top-k, top-p,
  * min-p, then the largest of logit/T plus keyed Gumbel noise. The noise is a pure function of
  * (seed, position, token), so the pick depends on nothing but the row and the settings: alone or
- * in company, drafted or serial. Threads: one sampler belongs to one thread (the step thread).
- * Nothing here allocates after sampler_new. */
+ * in company, drafted or serial. Where a device made a short list of the row, the pick comes from it
+ * whenever that is provably the pick of the whole row. Threads: one sampler belongs to one thread
+ * (the step thread). Nothing here allocates after sampler_new. */
 #ifndef TANDEM_RUN_SAMPLER_H
 #define TANDEM_RUN_SAMPLER_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "kernels/head/shortlist.h"
 
 #define SAMPLER_TOP_MAX 20
 
@@ -60,11 +63,17 @@ bool sample_params_greedy(const sample_params *p);
 /* Defaults: temperature 1, top_p 1, nothing else on, seed 0, no logprobs. */
 void sample_params_init(sample_params *p);
 
-/* One row to sample. banned tokens can never be picked; counts may be NULL when no penalty is
- * on. */
+/* What is asked of a row's short list so that it serves a pick of these settings at a position. */
+shortlist_ask sample_params_ask(const sample_params *p, int64_t position);
+
+/* One row to sample. banned tokens can never be picked; counts may be NULL when no penalty is on.
+ * Where there is a list, the row is fetched only when the list does not settle what it would say. */
 typedef struct sample_row {
-    const float *logits; /* [n_vocab], all finite or -infinity */
-    int64_t position;    /* absolute position of the token to be picked */
+    const float *logits;   /* [n_vocab], all finite or -infinity; NULL: fetch gives them */
+    const shortlist *list; /* of the row, for this position; NULL: none */
+    int (*fetch)(void *ctx, const float **logits);
+    void *ctx;
+    int64_t position; /* absolute position of the token to be picked */
     const int32_t *banned;
     int32_t n_banned;
     const uint64_t *mask; /* bit set = allowed; NULL: all are */
@@ -72,13 +81,14 @@ typedef struct sample_row {
 } sample_row;
 
 /* Fills out. A bias never leaves nothing: where it bans each token that mask and banned allow, a
- * ban counts as a bias of -100 in this row. Returns OK, or ERR_INTERNAL if mask and banned allow
- * nothing or no logit is finite. */
+ * ban counts as a bias of -100 in this row. Returns OK, ERR_INTERNAL if mask and banned allow
+ * nothing or no logit is finite, or what fetch said. */
 int sampler_pick(sampler *s, const sample_params *p, const sample_row *row, sample_pick *out);
 
-/* Fills out for a token that is forced, not drawn: its log probabilities only. */
-void sampler_force(
-    sampler *s, const sample_params *p, const float *logits, int32_t token, sample_pick *out);
+/* Fills out for a token that is forced, not drawn: its log probabilities only. OK, or what fetch
+ * said. */
+int sampler_force(
+    sampler *s, const sample_params *p, const sample_row *row, int32_t token, sample_pick *out);
 
 /* The Gumbel noise of one token at one position; exposed for tests. */
 double sampler_noise(uint64_t seed, int64_t position, int32_t token);

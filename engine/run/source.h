@@ -29,6 +29,9 @@ typedef struct run_source {
     source_info info;
     int (*step)(void *self, const batch_plan *plan, step_result *out, err *e);
     int (*draft)(void *self, const draft_request *requests, int n, draft_result *out, err *e);
+    /* A logit row of the last step that came without; NULL: steps give whole rows, and no lists are
+     * asked for. */
+    int (*logit_row)(void *self, int i, const float **row, err *e);
     int (*commit)(void *self, int slot, int64_t new_len, err *e);
     int (*slot_pages)(void *self, int slot, const int32_t *pages, int n, err *e);
     void (*slot_reset)(void *self, int slot);

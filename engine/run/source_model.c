@@ -8,6 +8,10 @@ static int draft(void *self, const draft_request *requests, int n, draft_result 
     return model_draft(self, requests, n, NULL, NULL, out, e);
 }
 
+static int logit_row(void *self, int i, const float **row, err *e) {
+    return model_logit_row(self, i, row, e);
+}
+
 static int commit(void *self, int slot, int64_t new_len, err *e) {
     return model_commit(self, slot, new_len, e);
 }
@@ -75,6 +79,7 @@ void source_from_model(model *m, run_source *out) {
             .max_rollback = info.max_rollback},
         .step = step,
         .draft = draft,
+        .logit_row = logit_row,
         .commit = commit,
         .slot_pages = slot_pages,
         .slot_reset = slot_reset,

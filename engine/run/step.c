@@ -262,11 +262,30 @@ static void prefetch_next(run *r, const step_work *w, int32_t n_rows) {
     }
 }
 
+/* How the streams of the spans will sample each logit row. */
+static void fill_asks(run *r, const step_work *w) {
+    shortlist_ask *at = r->asks;
+    for (int32_t i = 0; i < w->n_spans; i++) {
+        const plan_span *span = &w->spans[i];
+        const sample_params *p = &r->streams[span->slot].t->sampling;
+        int64_t end = span->pos + span->n_rows, n = span->n_rows;
+        if (span->logits == PLAN_LOGITS_NONE) continue;
+        for (n = span->logits == PLAN_LOGITS_LAST ? 1 : n; n > 0; n--) {
+            *at++ = sample_params_ask(p, end - n + 1);
+        }
+    }
+}
+
 static void do_step(run *r, step_work *w, int32_t n_rows) {
     err why = ERR_INIT;
     step_result result = {0};
     batch_plan plan = {.id = ++r->plan_id, .n_spans = w->n_spans, .spans = w->spans};
     uint64_t before = atomic_load_explicit(&r->n_generated, memory_order_relaxed);
+    if (r->asks != NULL) {
+        fill_asks(r, w);
+        plan.form = PLAN_FORM_LISTED;
+        plan.asks = r->asks;
+    }
     note_slice(r, w);
     slice_cost slice = slice_of(w);
     uint64_t start = run_now(r);

@@ -1,7 +1,8 @@
 /* Drafted = serial over the built-in model, whatever becomes of the drafts: the model drafts, then the
  * first 0 to 5 of each block are made right and the next one wrong, for replies at temperature 0 and
  * above, with penalties, bias, bans, stop tokens and a guide that limits what may come by what came.
- * Tokens, log probabilities and the reason of the end are compared bit for bit. */
+ * The drafted replies are sampled from short lists of the rows, as a device gives them, the serial ones
+ * from whole rows. Tokens, log probabilities and the reason of the end are compared bit for bit. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "engine/base/rand.h"
 #include "engine/model/model.h"
 #include "engine/run/run.h"
+#include "kernels/kernels.h"
 #include "tests/harness/vectors.h"
 
 enum { PAGE = 128, CONTEXT = 512, REPLY = 40, N_ASKS = 8, MAX_PROMPT = 150, MASK_WORDS = 2048 };
@@ -30,15 +32,36 @@ typedef struct forced {
     int32_t n_right;
     int32_t tokens[16];
     float confidence[16];
+    shortlist *lists; /* [max_logit_rows] of the last step */
+    const float *rows;
+    int32_t n_listed, n_fetched;
 } forced;
 
 static vectors v;
 static forced f;
 static int32_t n_vocab;
 
+/* Lists in place of rows. */
 static int step(void *self, const batch_plan *plan, step_result *out, err *e) {
+    kernel_context k = {0};
     (void)self;
-    return f.inner.step(f.inner.self, plan, out, e);
+    int rc = f.inner.step(f.inner.self, plan, out, e);
+    if (rc != OK || plan->form != PLAN_FORM_LISTED) return rc;
+    kernels_cpu()->shortlist(
+        &k, &(shortlist_args){out->logits, plan->asks, f.lists, out->n_logit_rows, n_vocab});
+    f.rows = out->logits;
+    f.n_listed += out->n_logit_rows;
+    out->logits = NULL;
+    out->lists = f.lists;
+    return OK;
+}
+
+static int logit_row(void *self, int i, const float **row, err *e) {
+    (void)self;
+    (void)e;
+    f.n_fetched++;
+    *row = f.rows + (size_t)i * (size_t)n_vocab;
+    return OK;
 }
 
 static int commit(void *self, int slot, int64_t new_len, err *e) {
@@ -216,10 +239,12 @@ int main(void) {
     }
     source_from_model(m, &f.inner);
     n_vocab = f.inner.info.n_vocab;
+    f.lists = mem_array((size_t)f.inner.info.max_logit_rows, sizeof *f.lists);
     f.source = (run_source){.self = &f,
         .info = f.inner.info,
         .step = step,
         .draft = draft,
+        .logit_row = logit_row,
         .commit = commit,
         .slot_pages = slot_pages,
         .slot_reset = slot_reset};
@@ -231,6 +256,11 @@ int main(void) {
     for (int n_right = 0; n_right <= f.inner.info.block; n_right++) {
         check(want, n_right);
     }
+    printf("%d of %d listed rows were fetched\n", f.n_fetched, f.n_listed);
+    if (f.n_listed == 0 || f.n_fetched > f.n_listed * 3 / 4) {
+        vectors_fail(&v, "lists", "most serve", "most do not");
+    }
+    mem_free(f.lists);
     model_close(m);
     return vectors_end(&v);
 }

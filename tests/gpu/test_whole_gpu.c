@@ -4,6 +4,7 @@
  * operators share a launch: the bits must be the same either way, for prompt chunks of any size and
  * for recorded steps. */
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "engine/model/model.h"
 #include "engine/model/rank_pack.h"
 #include "engine/model/record.h"
+#include "kernels/kernels.h"
 #include "tests/gpu/gpu_backend.h"
 #include "tests/harness/model_probe.h"
 #include "tests/harness/vectors.h"
@@ -134,6 +136,66 @@ static void check_pack(vectors *v, const whole_run *plain) {
     (void)dir_remove_all(dir, &e);
 }
 
+/* The lists and rows of a step that came as lists, against the whole rows of `want` from row first on. */
+static void check_lists(vectors *v, model *m, const step_result *out, const shortlist_ask *asks,
+    const float *want, size_t n_vocab) {
+    static shortlist plain;
+    kernel_context k = {0};
+    char got[96];
+    for (int i = 0; i < out->n_logit_rows; i++, want += n_vocab) {
+        const float *row = NULL;
+        err e = ERR_INIT;
+        bool is_same = model_logit_row(m, i, &row, &e) == OK &&
+                       memcmp(row, want, n_vocab * sizeof(float)) == 0;
+        kernels_cpu()->shortlist(&k, &(shortlist_args){want, &asks[i], &plain, 1, (int)n_vocab});
+        const shortlist *l = &out->lists[i];
+        size_t n = (size_t)plain.n * sizeof(*l->entries);
+        bool is_listed = memcmp(l, &plain, offsetof(shortlist, entries)) == 0 &&
+                         memcmp(l->entries, plain.entries, n) == 0;
+        snprintf(got, sizeof(got), "row %d: %s, %s; token %d, %d tokens, mass %llx", i,
+            is_same ? "same" : "another row", is_listed ? "same list" : "another list", l->token,
+            l->n, (unsigned long long)l->mass);
+        if (is_same && is_listed) {
+            vectors_pass(v);
+        } else {
+            vectors_fail(v, "step that lists its rows", "the rows and lists of whole rows", got);
+        }
+    }
+}
+
+/* The prompt and the verify window again, as a sampler asks for them. */
+static void check_listed(vectors *v, const whole_run *plain) {
+    model_options o = {.dir = "templates/demo-model",
+        .backend = "cuda",
+        .max_rows = 128,
+        .max_context = CONTEXT,
+        .max_logit_rows = 128};
+    shortlist_ask asks[PROMPT];
+    model *m = probe_open(&o);
+    size_t width = (size_t)plain->n_vocab;
+    probe_slot(m, 0, 0, CONTEXT);
+    for (int i = 0; i < PROMPT; i++)
+        asks[i] = (shortlist_ask){.seed = 5, .position = i, .inverse = 1, .has_noise = i % 2};
+    for (int turn = 0; turn < 3; turn++) {
+        int at = turn == 0 ? 0 : PROMPT + turn - 1, n = turn == 0 ? PROMPT : 1;
+        plan_span span = {.n_rows = n,
+            .pos = at,
+            .tokens = tokens + at,
+            .logits = PLAN_LOGITS_ALL,
+            .kind = turn == 0 ? PLAN_PROMPT : PLAN_DECODE};
+        batch_plan plan = {.id = 1, .n_spans = 1, .spans = &span, .form = PLAN_FORM_LISTED};
+        step_result out;
+        err e = ERR_INIT;
+        plan.asks = asks;
+        if (model_step(m, &plan, &out, &e) != OK || out.logits != NULL || out.lists == NULL) {
+            vectors_fail(v, "step that lists its rows", "lists and no rows", e.msg);
+            break;
+        }
+        check_lists(v, m, &out, asks, plain->logits + (size_t)at * width, width);
+    }
+    model_close(m);
+}
+
 int main(void) {
     static whole_run cpu = {.backend = "cpu", .chunk = 32, .has_exact_kv = true};
     static whole_run exact = {.backend = "cuda", .chunk = 75, .has_exact_kv = true};
@@ -153,6 +215,7 @@ int main(void) {
     check_bits(&v, "chunks of 7 and of 75", &small, &plain);
     check_bits(&v, "with and without a tap", &tapped, &plain);
     check_bits(&v, "steps recorded before the first one", &recorded, &plain);
+    check_listed(&v, &plain);
     check_pack(&v, &plain);
     if (n_tapped == 0) vectors_fail(&v, "tap", "values", "none");
     return vectors_end(&v);

@@ -471,12 +471,13 @@ static void plans_survive_the_wire(void **state) {
     plan_span spans[2] = {{0, 4, 10, tokens, PLAN_LOGITS_ALL, PLAN_VERIFY},
         {3, 2, 1LL << 33, tokens + 4, PLAN_LOGITS_LAST, PLAN_PROMPT}};
     plan_span out_spans[RUN_MAX_SLOTS];
-    batch_plan plan = {77, 2, spans}, out;
+    batch_plan plan = {.id = 77, .n_spans = 2, .spans = spans, .form = PLAN_FORM_LISTED}, out;
     uint8_t bytes[256];
     size_t n = call_plan_write(&plan, bytes);
     assert_int_equal(n, call_plan_bytes(&plan));
     call_reader r = {bytes, bytes + n, true};
     assert_true(call_plan_read(&r, &out, out_spans, room, 6));
+    assert_true(out.form == PLAN_FORM_LISTED && out.asks == NULL);
     assert_true(out.id == 77 && out.n_spans == 2 && out.spans[1].pos == 1LL << 33);
     assert_memory_equal(out.spans[1].tokens, tokens + 4, 2 * sizeof *tokens);
     /* Every cut, and one row more than there may be. */
