@@ -27,6 +27,7 @@ static model_info info;
 static int32_t tokens[MAX_CHUNK];
 static int chunk = 2048; /* rows of a prompt step */
 static int n_bad;        /* logit rows that were not finite */
+static bool has_lists;   /* rows come as short lists, as samplers ask for them */
 
 static void stop(const char *what, const err *e) {
     printf("%s: %s\n", what, e->msg);
@@ -56,6 +57,7 @@ static void find_bad(void *user, const tap_data *t) {
 
 /* One step of n_slots spans of n_rows rows; milliseconds. */
 static double step(int n_slots, int n_rows, plan_kind kind, plan_logits logits) {
+    static shortlist_ask asks[SLOTS * VERIFY_ROWS];
     plan_span spans[SLOTS];
     step_result out;
     err e = ERR_INIT;
@@ -67,7 +69,11 @@ static double step(int n_slots, int n_rows, plan_kind kind, plan_logits logits) 
             .logits = (uint8_t)logits,
             .kind = (uint8_t)kind};
     }
-    batch_plan plan = {.id = 1, .n_spans = n_slots, .spans = spans};
+    for (int i = 0; i < SLOTS * VERIFY_ROWS; i++) {
+        asks[i] = (shortlist_ask){.seed = 1, .position = i, .inverse = 1, .has_noise = i % 2};
+    }
+    batch_plan plan = {.id = 1, .n_spans = n_slots, .spans = spans, .asks = asks};
+    plan.form = has_lists ? PLAN_FORM_LISTED : PLAN_FORM_WHOLE;
     uint64_t start = clock_mono_ns();
     if (model_step(m, &plan, &out, &e) != OK) stop("step", &e);
     double ms = (double)(clock_mono_ns() - start) / 1e6;
@@ -260,6 +266,10 @@ static void bench_short(void) {
     check_tapped();
     bench_rows("one row", 1, 1);
     bench_rows("six rows", 1, VERIFY_ROWS);
+    has_lists = true;
+    bench_rows("one row, listed", 1, 1);
+    bench_rows("six rows, listed", 1, VERIFY_ROWS);
+    has_lists = false;
     for (int s = 1; s < SLOTS; s++) {
         give_pages(s, s * 256, 16384);
         pretend_length(s, 4096);
