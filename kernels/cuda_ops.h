@@ -26,6 +26,7 @@ enum { CUDA_STAGING_BYTES = 8 << 20, CUDA_SLAB_BYTES = 256 << 20 };
 typedef struct cuda_device {
     cudaStream_t stream;
     int id, n_sms, shared_bytes; /* shared memory one block may ask for */
+    int is_sm90;                 /* its tensor cores read shared memory themselves */
     char *staging;               /* pinned ring for copies from the host */
     size_t staging_at;
     char *slab; /* weights are cut from slabs: one allocation for many matrices */

@@ -130,6 +130,7 @@ static int check_device(cuda_device *d, err *e) {
             p.name, p.major, p.minor);
     }
     d->n_sms = p.multiProcessorCount;
+    d->is_sm90 = p.major == 9;
     d->shared_bytes = (int)p.sharedMemPerBlockOptin;
     return OK;
 }

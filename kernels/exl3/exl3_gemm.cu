@@ -4,11 +4,26 @@
 
 static int exl3_gemm_check(const exl3_gpu_gemm_args *a, err *e) {
     const bool is_own = a->own != nullptr;
-    if (a->max_tiles < 1 || a->max_out < 128 || a->max_out % 128 != 0 ||
-        (a->tile_rows != EXL3_GPU_TILE_ROWS && a->tile_rows != EXL3_GPU_SHORT_ROWS) ||
+    if (a->max_tiles < 1 || a->max_out < 128 || a->max_out % 128 != 0 || a->tile_rows % 32 != 0 ||
+        a->tile_rows < EXL3_GPU_SHORT_ROWS || a->tile_rows > EXL3_GPU_WIDEST_ROWS ||
         (is_own && (a->own->n_jobs < 1 || a->own->n_jobs > EXL3_GPU_OWN_JOBS)))
         return err_set(e, ERR_ARG, "exl3 gemm: %d tiles, %d outputs", a->max_tiles, a->max_out);
     return OK;
+}
+
+int exl3_gpu_gemm_tile_rows(int n_rows, int n_blocks, int n_sms, int is_sm90) {
+    static const int rows[] = {EXL3_GPU_TILE_ROWS, EXL3_GPU_WIDE_ROWS, EXL3_GPU_WIDEST_ROWS};
+    static const int costs[] = {145, 158, 187}; /* cycles of a stage / 10, exl3_gemm_kernel.cuh */
+    int best = 0;
+    long long least = 0;
+    for (int i = 0; i < (is_sm90 ? 3 : 1); i++) {
+        const long long tiles = (long long)((n_rows + rows[i] - 1) / rows[i]) * n_blocks;
+        const long long cost = (tiles + n_sms - 1) / n_sms * costs[i];
+        if (i > 0 && cost >= least) continue;
+        least = cost;
+        best = i;
+    }
+    return rows[best];
 }
 
 static exl3_gemm_params exl3_gemm_params_of(const exl3_gpu_gemm_args *a) {
@@ -50,7 +65,14 @@ static int exl3_gemm_launch(const exl3_gpu_gemm_args *a, cudaStream_t stream, er
 int exl3_gpu_gemm_run(const exl3_gpu_gemm_args *a, cudaStream_t stream, err *e) {
     const int rc = exl3_gemm_check(a, e);
     if (rc != OK) return rc;
-    return a->tile_rows == EXL3_GPU_TILE_ROWS
-               ? exl3_gemm_launch<EXL3_GPU_TILE_ROWS / 8>(a, stream, e)
-               : exl3_gemm_launch<EXL3_GPU_SHORT_ROWS / 8>(a, stream, e);
+    switch (a->tile_rows) {
+    case EXL3_GPU_SHORT_ROWS:
+        return exl3_gemm_launch<EXL3_GPU_SHORT_ROWS / 8>(a, stream, e);
+    case EXL3_GPU_TILE_ROWS:
+        return exl3_gemm_launch<EXL3_GPU_TILE_ROWS / 8>(a, stream, e);
+    case EXL3_GPU_WIDE_ROWS:
+        return exl3_gemm_launch<EXL3_GPU_WIDE_ROWS / 8>(a, stream, e);
+    default:
+        return exl3_gemm_launch<EXL3_GPU_WIDEST_ROWS / 8>(a, stream, e);
+    }
 }

@@ -1,5 +1,5 @@
 /*
- * Many rows on one matrix: 128 outputs by up to 64 (or 32) rows a block, weights decoded in the loop.
+ * Many rows on one matrix: 128 outputs by up to 32, 64, 96 or 128 rows a block, weights decoded in the loop.
  *
  *   warp    16 outputs; its tile of every 16-input slice is decoded in registers, straight into the A fragments of
  *           m16n8k32: b - 510 = 256 h + l with signed bytes h and l (b: the sum of four bytes)
@@ -9,9 +9,10 @@
  *   ring    stages of 64 inputs, filled by bulk copies; a block barrier a stage
  *   end     z = scale (65536 hh + 256 mid + ll - offset A), rotation of the 128 outputs in shared memory, svh, bias
  *
- * The sums are those of the rows kernel (S - 510 A), so the bits are the same for any split into rows. 64 rows: about
- * 170 registers, one block an SM, 4 stages of 512 k2 + 8192 bytes; 32 rows (experts, which have about as many each):
- * 128 registers, two blocks an SM. Limited by integer MMA (4 products) and decode, about 1:1 at 32 rows.
+ * The sums are those of the rows kernel (S - 510 A), so the bits are the same for any split into rows. 32 rows: 128
+ * registers, two blocks an SM; 64, 96 and 128: about 200, 248 and 255, one block an SM, 4 stages of 512 k2 + 128 rows
+ * bytes. A stage takes about 1450, 1580 and 1870 cycles with 64, 96 and 128 rows, of which the products are 512, 768 and
+ * 1024: the more rows share a decoded weight, the better, as long as there are as many (H200, 2026-11-30).
  */
 #ifndef KERNELS_EXL3_GEMM_KERNEL_CUH
 #define KERNELS_EXL3_GEMM_KERNEL_CUH
@@ -73,10 +74,19 @@ static __global__ void __launch_bounds__(EXL3_ROTATE_WARPS * 32)
     int row = 0;
     const exl3_gpu_job *job = exl3_gemm_job(p, row);
     if (job == nullptr || row + (int)blockIdx.x >= job->n_rows) return;
-    if (p.tile_rows == EXL3_GPU_TILE_ROWS) {
-        exl3_rotate_row<exl3_put_gemm<EXL3_GPU_TILE_ROWS>>(*job, row + blockIdx.x, sh);
-    } else {
+    switch (p.tile_rows) {
+    case EXL3_GPU_SHORT_ROWS:
         exl3_rotate_row<exl3_put_gemm<EXL3_GPU_SHORT_ROWS>>(*job, row + blockIdx.x, sh);
+        break;
+    case EXL3_GPU_TILE_ROWS:
+        exl3_rotate_row<exl3_put_gemm<EXL3_GPU_TILE_ROWS>>(*job, row + blockIdx.x, sh);
+        break;
+    case EXL3_GPU_WIDE_ROWS:
+        exl3_rotate_row<exl3_put_gemm<EXL3_GPU_WIDE_ROWS>>(*job, row + blockIdx.x, sh);
+        break;
+    default:
+        exl3_rotate_row<exl3_put_gemm<EXL3_GPU_WIDEST_ROWS>>(*job, row + blockIdx.x, sh);
+        break;
     }
 }
 
@@ -269,6 +279,9 @@ __device__ __forceinline__ void exl3_gemm_put(
 template <int COLUMNS>
 __global__ void __launch_bounds__(EXL3_GEMM_WARPS * 32, COLUMNS > 4 ? 1 : 2)
     exl3_gemm_kernel(const __grid_constant__ exl3_gemm_params p) {
+#ifndef PTX_HAS_WGMMA
+    if constexpr (COLUMNS * 8 > EXL3_GPU_TILE_ROWS) return; /* never launched */
+#endif
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ __align__(8) unsigned long long barriers[2 * EXL3_GEMM_STAGES];
     ptx_wait_for_previous();

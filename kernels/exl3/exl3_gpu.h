@@ -6,7 +6,7 @@
  *   rows     S[r][n] = sum_k bytes(state) * a;  z = scale * (S - c * sum a);  y = H z * svh + bias
  *   experts  gate and up of every picked expert in one launch (SwiGLU and the operand of down inside), down in another
  *
- *   gemm     the same sums for many rows: weights decoded once per tile of 64 rows to two signed digits (base 256) of
+ *   gemm     the same sums for many rows: weights decoded once per tile of rows to two signed digits (base 256) of
  *            bytes - 510, multiplied as s8 with the two bytes of a value; the same integers, hence the same bits
  *
  * A job is one matrix and the rows that use it: up to 8 in rows and experts, any number in gemm.
@@ -85,7 +85,15 @@ typedef struct exl3_gpu_list {
     exl3_gpu_job jobs[];
 } exl3_gpu_list;
 
-enum { EXL3_GPU_OWN_JOBS = 8, EXL3_GPU_TILE_ROWS = 64, EXL3_GPU_SHORT_ROWS = 32 };
+enum { EXL3_GPU_OWN_JOBS = 8 };
+
+/* Rows of a gemm tile. The last two need the tensor cores of sm_90. */
+enum {
+    EXL3_GPU_SHORT_ROWS = 32,
+    EXL3_GPU_TILE_ROWS = 64,
+    EXL3_GPU_WIDE_ROWS = 96,
+    EXL3_GPU_WIDEST_ROWS = 128
+};
 
 /* A short list that travels inside a launch. */
 typedef struct exl3_gpu_own_list {
@@ -161,8 +169,11 @@ typedef struct exl3_gpu_gemm_args {
     const exl3_gpu_own_list *own; /* host, instead of these */
     int max_tiles;                /* host's bound of *n_tiles; own: of tiles of one job */
     int max_out, max_k2;          /* of all jobs */
-    int tile_rows; /* EXL3_GPU_TILE_ROWS, or EXL3_GPU_SHORT_ROWS for many jobs of fewer rows */
+    int tile_rows;                /* of the four above */
 } exl3_gpu_gemm_args;
+/* Rows of a tile for matrices with n_blocks blocks of 128 outputs in all, n_rows rows each, on n_sms SMs:
+ * what takes the fewest waves, each as long as its tile takes. is_sm90: as cuda_device.is_sm90. */
+int exl3_gpu_gemm_tile_rows(int n_rows, int n_blocks, int n_sms, int is_sm90);
 /* Operand (gemm form) and scale of every row of every tile. */
 int exl3_gpu_gemm_rotate_run(const exl3_gpu_gemm_args *a, cudaStream_t stream, err *e);
 /* y of every tile. */

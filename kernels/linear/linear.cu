@@ -326,15 +326,17 @@ static prepare_task task_for(row_sources *s, const linear_job *j, int i_job) {
 typedef struct packed_run {
     exl3_gpu_own_list list;
     size_t scratch_at, scratch_bytes, n_sums, n_counters;
+    int tile_rows; /* many rows */
     int max_rows, max_out, max_k2, max_stage_bytes;
     row_sources *sources;
     prepare_args rows;
 } packed_run;
 
-static void packed_run_begin(packed_run *r, row_sources *s, size_t scratch_bytes) {
+static void packed_run_begin(packed_run *r, row_sources *s, size_t scratch_bytes, int tile_rows) {
     *r = packed_run{};
     r->sources = s;
     r->scratch_bytes = scratch_bytes;
+    r->tile_rows = tile_rows;
     r->rows = s->held;
     r->rows.n_tasks = 0;
 }
@@ -344,8 +346,8 @@ static void add_rows(packed_run *r, const linear_args *a, int i, const int range
     prepare_args *p = &r->rows;
     const exl3_gpu_job *o = &r->list.jobs[r->list.n_jobs - 1];
     const int held = held_of(r->sources, &a->jobs[i]);
-    p->operands[p->n_operands++] = prepare_operand{
-        o->matrix.suh, o->operand, o->scale, o->row_cap, is_few ? 0 : EXL3_GPU_TILE_ROWS};
+    p->operands[p->n_operands++] =
+        prepare_operand{o->matrix.suh, o->operand, o->scale, o->row_cap, is_few ? 0 : r->tile_rows};
     if (held != NOBODY && is_in_place(&r->sources->held.tasks[held]) &&
         r->sources->taker[held] != NOBODY && r->sources->taker[held] != i) {
         p->tasks[p->n_tasks - 1].n_operands++; /* can_fuse: the job before it */
@@ -381,13 +383,13 @@ static void packed_launch(kernel_context *k, packed_run *r, bool is_few) {
     } else if (k->rc == OK) {
         exl3_gpu_gemm_args g = {};
         g.own = &r->list;
-        g.max_tiles = row_tiles(r->max_rows);
+        g.max_tiles = (r->max_rows + r->tile_rows - 1) / r->tile_rows;
         g.max_out = r->max_out;
         g.max_k2 = r->max_k2;
-        g.tile_rows = EXL3_GPU_TILE_ROWS;
+        g.tile_rows = r->tile_rows;
         k->rc = exl3_gpu_gemm_run(&g, d->stream, &k->error);
     }
-    packed_run_begin(r, r->sources, k->scratch_bytes);
+    packed_run_begin(r, r->sources, k->scratch_bytes, r->tile_rows);
 }
 
 static void packed_add(
@@ -439,20 +441,36 @@ static void packed_add(
 }
 
 /* Rows of one job that fit into the scratch at once, in whole tiles. */
-static int rows_at_once(const kernel_context *k, int in) {
-    size_t n = k->scratch_bytes / ((size_t)in * 2 + sizeof(exl3_gpu_scale)) / EXL3_GPU_TILE_ROWS;
-    return n < 2 ? EXL3_GPU_TILE_ROWS : (int)(n - 1) * EXL3_GPU_TILE_ROWS;
+static int rows_at_once(const kernel_context *k, int in, int tile_rows) {
+    size_t n = k->scratch_bytes / ((size_t)in * 2 + sizeof(exl3_gpu_scale)) / (size_t)tile_rows;
+    return n < 2 ? tile_rows : (int)(n - 1) * tile_rows;
+}
+
+static bool is_of_run(const linear_job *j, bool is_few) {
+    return is_trellis(j->weight) && j->n_rows > 0 && is_few == (j->n_rows <= LINEAR_FEW_ROWS);
+}
+
+/* For all matrices of a run of many rows. */
+static int tile_rows_of(kernel_context *k, const linear_args *a) {
+    const cuda_device *d = cuda_of(k);
+    int n_rows = 1, n_blocks = 0;
+    for (int i = 0; i < a->n_jobs; i++) {
+        const linear_job *j = &a->jobs[i];
+        if (!is_of_run(j, false)) continue;
+        n_rows = j->n_rows > n_rows ? j->n_rows : n_rows;
+        n_blocks += j->weight->n_out / 128;
+    }
+    return exl3_gpu_gemm_tile_rows(n_rows, n_blocks, d->n_sms, d->is_sm90);
 }
 
 static void run_packed(kernel_context *k, const linear_args *a, row_sources *s, bool is_few) {
     packed_run r;
-    packed_run_begin(&r, s, cuda_scratch_left(k));
+    packed_run_begin(&r, s, cuda_scratch_left(k), tile_rows_of(k, a));
     for (int i = 0; i < a->n_jobs && k->rc == OK; i++) {
         const linear_job *j = &a->jobs[i];
-        const bool is_mine =
-            is_trellis(j->weight) && j->n_rows > 0 && is_few == (j->n_rows <= LINEAR_FEW_ROWS);
+        const bool is_mine = is_of_run(j, is_few);
         const int most = is_few    ? EXL3_GPU_MAX_ROWS
-                         : is_mine ? rows_at_once(k, j->weight->n_in)
+                         : is_mine ? rows_at_once(k, j->weight->n_in, r.tile_rows)
                                    : 1;
         for (int r0 = 0; is_mine && r0 < j->n_rows && k->rc == OK; r0 += most) {
             const int range[2] = {r0, r0 + most < j->n_rows ? r0 + most : j->n_rows};

@@ -215,8 +215,13 @@ static void run_many_rows(int tile_rows) {
 
 static void test_many_rows(void **state) {
     (void)state;
-    run_many_rows(EXL3_GPU_TILE_ROWS);
+    struct cudaDeviceProp p;
+    device_ok(cudaGetDeviceProperties(&p, 0), "properties");
     run_many_rows(EXL3_GPU_SHORT_ROWS);
+    run_many_rows(EXL3_GPU_TILE_ROWS);
+    if (p.major != 9) return;
+    run_many_rows(EXL3_GPU_WIDE_ROWS);
+    run_many_rows(EXL3_GPU_WIDEST_ROWS);
 }
 
 static void test_not_finite(void **state) {
