@@ -311,8 +311,11 @@ __device__ __forceinline__ void indexer_give_tap(
     for (int64_t i = threadIdx.x; i < a.score_cap; i += INDEXER_PICK)
         tap[i] = __uint_as_float(0xff800000u);
     __syncthreads();
-    for (int64_t i = threadIdx.x; i < n; i += INDEXER_PICK)
-        tap[indexer_position(a, row, i)] = score[i];
+    for (int64_t i = threadIdx.x; i < n; i += INDEXER_PICK) {
+        /* The last candidate block may reach behind what the tap holds. */
+        const int64_t at = indexer_position(a, row, i);
+        if (at < a.score_cap) tap[at] = score[i];
+    }
 }
 
 __device__ __forceinline__ void indexer_select(
