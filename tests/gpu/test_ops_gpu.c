@@ -697,7 +697,8 @@ static void test_shortlist(void **state) {
             run_shortlist(sizes[i], seed * 1000);
 }
 
-int main(void) {
+/* test_ops_gpu [PATTERN]: the tests whose names match, for a sanitizer that takes long. */
+int main(int argc, char **argv) {
     if (!gpu_backend_use()) return 77;
     err e = ERR_INIT;
     cpu = kernels_find(NULL);
@@ -719,5 +720,6 @@ int main(void) {
         cmocka_unit_test(test_attention), cmocka_unit_test(test_indexer),
         cmocka_unit_test(test_pick), cmocka_unit_test(test_router),
         cmocka_unit_test(test_shortlist)};
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
