@@ -85,17 +85,22 @@ static void count(verify_summary *out, verify_verdict v) {
     (*counts[v])++;
 }
 
+static bool is_stopped(const verify_options *o) {
+    return o->stop != NULL && atomic_load(o->stop);
+}
+
 int verify_run(const verify_options *o, verify_sink sink, void *ctx, verify_summary *out, err *e) {
     *out = (verify_summary){0};
     verify_run_state s = {.options = o, .summary = out, .first_text = BUF_INIT};
     int rc = look(&s, e);
-    for (int level = 1; rc == OK && level <= o->level && level <= 3; level++) {
+    bool is_cut = false;
+    for (int level = 1; rc == OK && !is_cut && level <= o->level && level <= 3; level++) {
         size_t n = 0;
         const verify_check *checks = level == 1   ? verify_level_1(&n)
                                      : level == 2 ? verify_level_2(&n)
                                                   : verify_level_3(&n);
         for (size_t i = 0; i < n && rc == OK; i++) {
-            if (o->stop != NULL && atomic_load(o->stop)) {
+            if (is_stopped(o)) {
                 rc = err_set(e, ERR_CANCELLED, "verify was stopped");
                 break;
             }
@@ -106,10 +111,14 @@ int verify_run(const verify_options *o, verify_sink sink, void *ctx, verify_summ
                 .first_ms = -1,
                 .tokens_per_s = -1};
             checks[i].run(&s, &line);
+            /* Its request was cut off: that says nothing about the endpoint. */
+            is_cut = is_stopped(o) && line.verdict == VERIFY_FAIL;
+            if (is_cut) break;
             count(out, line.verdict);
             sink(ctx, &line);
         }
     }
+    if (rc == OK && is_cut) rc = err_set(e, ERR_CANCELLED, "verify was stopped");
     buf_release(&s.first_text);
     return rc;
 }

@@ -29,6 +29,8 @@ typedef struct verify_line {
     verify_verdict verdict;
 } verify_line;
 
+enum { VERIFY_TIMEOUT_MS = 120000 };
+
 typedef struct verify_options {
     const char *socket_path; /* of the engine, or NULL */
     const char *base_url;    /* used when there is no socket, e.g. http://127.0.0.1:8888 */
@@ -37,8 +39,8 @@ typedef struct verify_options {
     int soak_s;              /* level 3: how long the soak goes on; 0: an hour, below 0: SKIP */
     const char *baseline;    /* file that keeps the speed of the first run; NULL: not compared */
     const char *sysfs;       /* in place of /sys, for the RDMA counters; NULL: the machine's own */
-    int timeout_ms;          /* of one request; 0: 120000 */
-    const atomic_bool *stop; /* ends the run between two lines; may be NULL */
+    int timeout_ms;          /* of one request; 0: VERIFY_TIMEOUT_MS */
+    const atomic_bool *stop; /* ends the run, and the request under way; may be NULL */
 } verify_options;
 
 typedef struct verify_summary {

@@ -2,6 +2,7 @@
 
 #include <curl/curl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +10,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/str.h"
 
-enum { BODY_MAX_BYTES = 16 << 20, CONNECT_MS = 5000, TIMEOUT_MS = 120000 };
+enum { BODY_MAX_BYTES = 16 << 20, CONNECT_MS = 5000 };
 
 typedef struct transfer {
     verify_answer *answer;
@@ -32,6 +33,14 @@ static size_t on_body(char *data, size_t size, size_t n, void *user) {
         return 0;
     }
     return len;
+}
+
+/* Not 0 ends the transfer. */
+static int on_progress(
+    void *user, curl_off_t down, curl_off_t down_now, curl_off_t up, curl_off_t up_now) {
+    const verify_options *o = user;
+    (void)down, (void)down_now, (void)up, (void)up_now;
+    return o->stop != NULL && atomic_load(o->stop);
 }
 
 static void global_init(void) {
@@ -84,7 +93,11 @@ int verify_http(const verify_options *o, const char *path, const char *body, con
     curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
     curl_easy_setopt(c, CURLOPT_WRITEDATA, &t);
     curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
-    curl_easy_setopt(c, CURLOPT_TIMEOUT_MS, (long)(o->timeout_ms > 0 ? o->timeout_ms : TIMEOUT_MS));
+    curl_easy_setopt(
+        c, CURLOPT_TIMEOUT_MS, (long)(o->timeout_ms > 0 ? o->timeout_ms : VERIFY_TIMEOUT_MS));
+    curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl_easy_setopt(c, CURLOPT_XFERINFODATA, o);
     if (body != NULL) curl_easy_setopt(c, CURLOPT_POSTFIELDS, body);
     CURLcode code = curl_easy_perform(c);
     long status = 0;

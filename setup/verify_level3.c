@@ -1,4 +1,5 @@
 /* Level 3: a small set of questions, the whole window, and an hour of mixed requests. */
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -6,7 +7,13 @@
 #include "engine/base/rand.h"
 #include "setup/verify_internal.h"
 
-enum { SOAK_S = 3600, N_SUMS = 10, BODY_MAX = 8 << 20, PROBE_WORDS = 64 };
+enum {
+    SOAK_S = 3600,
+    N_SUMS = 10,
+    BODY_MAX = 8 << 20,
+    PROBE_WORDS = 64,
+    WINDOW_MS_PER_TOKEN = 20 /* slower than any machine that is of use */
+};
 
 static void put_question(buf *out, const char *question, int max_tokens) {
     buf_printf(out,
@@ -130,14 +137,9 @@ static bool is_refused(const verify_run_state *s, int64_t n_words) {
     return is;
 }
 
-/* A prompt of nine tenths of the window is read whole, and one that is too long is refused. */
-static void check_window(verify_run_state *s, verify_line *l) {
-    int64_t window = window_of(s), few = 0, more = 0;
+static void try_window(verify_run_state *s, verify_line *l, int64_t window) {
+    int64_t few = 0, more = 0;
     char got[120];
-    if (window < 512) {
-        verify_judge(l, VERIFY_SKIP, "the endpoint does not tell its window");
-        return;
-    }
     /* How many tokens a word is in this vocabulary is measured, not guessed. */
     few = read_words(s, l, PROBE_WORDS);
     if (few > 0) more = read_words(s, l, 2 * PROBE_WORDS);
@@ -154,7 +156,29 @@ static void check_window(verify_run_state *s, verify_line *l) {
                            : NULL);
 }
 
+/* A prompt of nine tenths of the window is read whole, and one that is too long is refused. A million
+ * tokens take longer than any other request: the wait grows with them. */
+static void check_window(verify_run_state *s, verify_line *l) {
+    const verify_options *usual = s->options;
+    verify_options patient = *usual;
+    int64_t window = window_of(s);
+    if (window < 512) {
+        verify_judge(l, VERIFY_SKIP, "the endpoint does not tell its window");
+        return;
+    }
+    int64_t wait = (usual->timeout_ms > 0 ? usual->timeout_ms : VERIFY_TIMEOUT_MS) +
+                   window * WINDOW_MS_PER_TOKEN;
+    patient.timeout_ms = wait < INT_MAX ? (int)wait : INT_MAX;
+    s->options = &patient;
+    try_window(s, l, window);
+    s->options = usual;
+}
+
 /* ---- the soak ---- */
+
+static bool is_stopped(const verify_run_state *s) {
+    return s->options->stop != NULL && atomic_load(s->options->stop);
+}
 
 /* The sum of the first line again and again, with other requests between: always the same text. */
 static void check_soak(verify_run_state *s, verify_line *l) {
@@ -175,18 +199,20 @@ static void check_soak(verify_run_state *s, verify_line *l) {
         buf body = BUF_INIT;
         verify_reply other, same;
         char question_text[64];
-        if (s->options->stop != NULL && atomic_load(s->options->stop)) break;
+        if (is_stopped(s)) break;
         snprintf(question_text, sizeof question_text, "Tell me about the number %u.",
             rand_below(&random, 10000));
         put_question(&body, question_text, 16 + (int)rand_below(&random, 48));
         int rc = verify_chat(s, buf_cstr(&body), false, l, &other);
         verify_reply_release(&other);
         buf_release(&body);
+        if (rc != OK && is_stopped(s)) break;
         if (rc != OK) return;
         rc = verify_chat(s, VERIFY_SUM_BODY, false, l, &same);
         bool is_same = rc == OK && same.content.len == s->first_text.len &&
                        memcmp(same.content.data, s->first_text.data, same.content.len) == 0;
         verify_reply_release(&same);
+        if (rc != OK && is_stopped(s)) break;
         if (rc != OK) return;
         if (!is_same) {
             verify_judge(l, VERIFY_FAIL, "the same question gave another text after a while");

@@ -31,6 +31,16 @@ shown=$("$tandem" verify --level 3 --soak 0)
 check "level 3: ten sums" has "$shown" '^PASS  quality '
 check "level 3: the whole window" has "$shown" '^PASS  window '
 check "level 3: the soak that was left out is SKIP" has "$shown" '^SKIP  soak '
+"$tandem" verify --level 3 --soak 600 >"$work/soak" 2>&1 &
+soak=$!
+for _ in $(seq 600); do
+    grep -q '^PASS  window ' "$work/soak" && break
+    sleep 0.5
+done
+kill -INT $soak
+wait $soak
+check "an interrupted soak ends at once and fails nothing" has_not "$(cat "$work/soak")" '^FAIL'
+check "what it did until then is told" has "$(cat "$work/soak")" '^(PASS|SKIP)  soak '
 shown=$("$tandem" verify --level 4 2>&1)
 check "a level that does not exist" is "$?" 2
 
