@@ -12,7 +12,7 @@ enum {
     N_SUMS = 10,
     BODY_MAX = 8 << 20,
     PROBE_WORDS = 64,
-    WINDOW_MS_PER_TOKEN = 20 /* slower than any machine that is of use */
+    WINDOW_MS_PER_TOKEN = 50 /* slower than any machine that is of use */
 };
 
 static void put_question(buf *out, const char *question, int max_tokens) {
