@@ -118,7 +118,8 @@ int verify_run(const verify_options *o, verify_sink sink, void *ctx, verify_summ
             sink(ctx, &line);
         }
     }
-    if (rc == OK && is_cut) rc = err_set(e, ERR_CANCELLED, "verify was stopped");
+    if (rc == ERR_CANCELLED || is_cut || (rc != OK && is_stopped(o)))
+        rc = err_set(e, ERR_CANCELLED, "verify was stopped");
     buf_release(&s.first_text);
     return rc;
 }

@@ -106,7 +106,9 @@ int verify_http(const verify_options *o, const char *path, const char *body, con
     out->total_ms = ms_since(t.begin_ns);
     int rc = OK;
     if (code != CURLE_OK && !t.is_cut) {
-        int kind = code == CURLE_OPERATION_TIMEDOUT ? ERR_TIMEOUT : ERR_NET;
+        int kind = code == CURLE_OPERATION_TIMEDOUT    ? ERR_TIMEOUT
+                   : code == CURLE_ABORTED_BY_CALLBACK ? ERR_CANCELLED
+                                                       : ERR_NET;
         rc = err_set(
             e, kind, "%s: %s", buf_cstr(&url), why[0] != '\0' ? why : curl_easy_strerror(code));
     }
