@@ -17,7 +17,7 @@
 #include "engine/base/str.h"
 #include "setup/keeper_internal.h"
 
-enum { TERM_MS = 5000, KILL_MS = 5000, TABLE_MAX = 8 << 20 };
+enum { TERM_MS = 5000, KILL_MS = 5000, DYING_MS = 2000, TABLE_MAX = 8 << 20 };
 
 /* ---- leftovers ---- */
 
@@ -30,6 +30,18 @@ static bool is_locked(void) {
     if (fd >= 0) close(fd);
     buf_release(&path);
     return is;
+}
+
+/* One that was killed a moment ago holds the lock until the kernel is done with it, and answers nobody. */
+static bool is_running(void) {
+    uint64_t end = clock_mono_ms() + DYING_MS;
+    while (is_locked()) {
+        err ignored = ERR_INIT;
+        if (keeper_call("status", NULL, NULL, &ignored) == OK || clock_mono_ms() >= end)
+            return true;
+        sleep_ms(20);
+    }
+    return false;
 }
 
 /* The process that is meant, not a later one with its number. */
@@ -63,7 +75,7 @@ int keeper_sweep(buf *out, err *e) {
     buf path = BUF_INIT;
     json *v = NULL;
     int64_t pid = 0;
-    if (is_locked()) return put_swept(out, false, 0, "a keeper runs here");
+    if (is_running()) return put_swept(out, false, 0, "a keeper runs here");
     int rc = keeper_file("status.json", &path, e);
     bool is_there = rc == OK && file_exists(buf_cstr(&path)) &&
                     json_parse_file(buf_cstr(&path), NULL, &v, NULL) == OK;
