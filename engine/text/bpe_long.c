@@ -1,14 +1,17 @@
 /* Merging of long pieces in near-linear time. Up to some thousand bytes a heap of places is
  * fastest; beyond, places are kept in one list per rank, and a small heap holds the ranks that are
  * due. */
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "engine/base/mem.h"
 #include "engine/text/tokenizer_internal.h"
 
 #define HEAP_MAX_BYTES 4096
 #define NO_RANK TOKENIZER_NO_RANK
+#define LARGE_PAGE ((uintptr_t)2 << 20)
 
 typedef struct link {
     int32_t id; /* -1: merged away */
@@ -184,12 +187,23 @@ static void *cut(char **at, size_t n) {
     return p;
 }
 
+/* Whole large pages inside the new work space: page by page, touching it takes longer than merging. */
+static void use_large_pages(char *work, size_t n) {
+    uintptr_t from = ((uintptr_t)work + LARGE_PAGE - 1) & ~(LARGE_PAGE - 1);
+    uintptr_t to = ((uintptr_t)work + n) & ~(LARGE_PAGE - 1);
+    if (from < to) (void)madvise(work + (from - (uintptr_t)work), to - from, MADV_HUGEPAGE);
+}
+
 static bool reserve(encoder *enc, size_t need) {
     if (need <= enc->work_bytes) return true;
     mem_free(enc->work);
     enc->work = mem_try_alloc(need);
     enc->work_bytes = enc->work != NULL ? need : 0;
-    if (enc->work == NULL) enc->rc = ERR_MEMORY;
+    if (enc->work == NULL) {
+        enc->rc = ERR_MEMORY;
+    } else if (need >= 4 * LARGE_PAGE) {
+        use_large_pages(enc->work, need);
+    }
     return enc->work != NULL;
 }
 
