@@ -81,10 +81,17 @@ static void begin_stall_time(const http_request *q) {
         http_seconds(q->api->options.stall_timeout_ms));
 }
 
+void http_leave_key(http_request *q) {
+    if (q->has_left_key) return;
+    q->has_left_key = true;
+    keys_leave(q->key, q->n_prompt + q->n_completion);
+}
+
 static void answer(http_request *q, int status, struct MHD_Response *response) {
     CHECK(!q->has_answered);
     q->has_answered = true;
     q->status = status;
+    if (q->producer.fill == NULL) http_leave_key(q);
     if (response == NULL) return;
     MHD_add_response_header(response, "x-request-id", q->id);
     if (q->warning[0] != '\0') MHD_add_response_header(response, "x-tandem-warning", q->warning);
@@ -198,6 +205,7 @@ static ssize_t stream_read(void *ctx, uint64_t pos, char *out, size_t max) {
         begin_stall_time(q);
         if (rc == HTTP_BROKEN) return MHD_CONTENT_READER_END_WITH_ERROR;
         q->is_last = rc == HTTP_LAST;
+        if (q->is_last) http_leave_key(q);
     }
     size_t n = q->out.len < max ? q->out.len : max;
     memcpy(out, q->out.data, n);

@@ -58,6 +58,7 @@ struct http_request {
     api_shape shape;           /* of errors */
     bool is_tls;               /* bytes of our own must not go out beside the library */
     struct key_user *key;      /* NULL: none; the request counts against its limits */
+    bool has_left_key;         /* and does so no more */
     int64_t n_prompt, n_cached, n_completion; /* for the request log */
     size_t n_body;
     api_error refusal; /* status 0: none; answered when the small body is read */
@@ -82,6 +83,10 @@ void http_fail(http_request *q, const api_error *e);
 void http_refuse(http_request *q, const api_error *e);
 /* Answers 200 with a stream. Takes the producer. */
 void http_stream(http_request *q, const char *type, http_producer producer);
+
+/* The request counts no more against the limits of its key, and its tokens do. Before the client has
+ * its whole answer: it may ask again at once, over another connection. */
+void http_leave_key(http_request *q);
 
 /* The library counts timeouts in whole seconds; rounded up. */
 unsigned http_seconds(int32_t ms);

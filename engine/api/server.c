@@ -346,7 +346,7 @@ static void request_free(http_request *q) {
         q->producer.release(q->producer.ctx);
     }
     if (q->late_answer != NULL) MHD_destroy_response(q->late_answer);
-    keys_leave(q->key, q->n_prompt + q->n_completion);
+    http_leave_key(q);
     bool was_large = q->n_body >= LARGE_BODY_BYTES;
     buf_release(&q->body);
     buf_release(&q->out);
