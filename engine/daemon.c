@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -163,7 +162,7 @@ static int take_lock(daemon_state *d, err *e) {
     int rc = OK;
     if (d->lock_fd < 0) {
         rc = err_errno(e, "opening the lock %s", buf_cstr(&path));
-    } else if (flock(d->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+    } else if (fd_lock(d->lock_fd) != OK) {
         ssize_t n = pread(d->lock_fd, text, sizeof text - 1, 0);
         text[n > 0 ? n : 0] = '\0';
         text[strcspn(text, "\n")] = '\0';

@@ -57,7 +57,7 @@ static int take_lock(job *j, const char *name, err *e) {
     char pid[32] = "";
     int rc = open_file(j, "lock", O_RDWR | O_CREAT, &j->lock_fd, e);
     if (rc != OK) return rc;
-    if (flock(j->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+    if (fd_lock(j->lock_fd) != OK) {
         ssize_t n = pread(j->lock_fd, pid, sizeof pid - 1, 0);
         (void)n;
         pid[strcspn(pid, "\n")] = '\0';

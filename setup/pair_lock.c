@@ -1,4 +1,4 @@
-/* One command at a time changes the pair. The lock is the kernel's (flock), so it is free the moment
+/* One command at a time changes the pair. The lock is the kernel's (flock), so it is free soon after
  * its holder is gone; what stands in the file tells who that was and how far it came. */
 #include <errno.h>
 #include <fcntl.h>
@@ -104,7 +104,7 @@ int pair_lock_take(pair_run *p, const char *verb, err *e) {
     int rc = make_folder(e);
     if (rc == OK) rc = open_lock(O_RDWR | O_CREAT, &p->lock_fd, e);
     if (rc != OK) return rc;
-    bool is_ours = flock(p->lock_fd, LOCK_EX | LOCK_NB) == 0;
+    bool is_ours = fd_lock(p->lock_fd) == OK;
     bool has_text = read_lock(p->lock_fd, &l);
     if (has_text) holder_text(&l, text, sizeof text);
     if (!is_ours) {

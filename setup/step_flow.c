@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "engine/base/file.h"
@@ -36,7 +35,7 @@ static int take_lock(flow *f, err *e) {
     snprintf(path, sizeof path, "%s/lock", f->state_dir);
     f->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (f->lock_fd < 0) return err_errno(e, "opening %s", path);
-    if (flock(f->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+    if (fd_lock(f->lock_fd) != OK) {
         ssize_t n = read(f->lock_fd, pid, sizeof pid - 1);
         pid[n > 0 ? n : 0] = '\0';
         pid[strcspn(pid, "\n")] = '\0';

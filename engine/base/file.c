@@ -5,9 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 
 int fd_read_full(int fd, void *p, size_t n, err *e) {
@@ -61,6 +63,17 @@ int fd_write_at(int fd, const void *p, size_t n, uint64_t offset, err *e) {
         at += put;
         n -= (size_t)put;
         offset += (uint64_t)put;
+    }
+    return OK;
+}
+
+enum { DYING_MS = 2000 };
+
+int fd_lock(int fd) {
+    uint64_t end = clock_mono_ms() + DYING_MS;
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (clock_mono_ms() >= end) return ERR_BUSY;
+        sleep_ms(20);
     }
     return OK;
 }

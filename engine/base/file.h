@@ -38,6 +38,10 @@ int fd_read_at(int fd, void *p, size_t n, uint64_t offset, err *e);
 int fd_write_full(int fd, const void *p, size_t n, err *e);
 int fd_write_at(int fd, const void *p, size_t n, uint64_t offset, err *e);
 
+/* Takes the flock of an open file alone, or ERR_BUSY. A process that was killed holds its locks until the
+ * kernel is done with it, so one that is held is asked for again for two seconds. */
+int fd_lock(int fd);
+
 /* out = a "/" b with one slash between; b absolute gives b. Replaces the content of out. */
 int path_join(buf *out, const char *a, const char *b);
 /* The part after the last slash ("" when it ends in one); borrows from path. */

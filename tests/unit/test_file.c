@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/base/err.h"
@@ -198,6 +199,36 @@ static void descriptors_read_exactly(void **state) {
     buf_release(&path);
 }
 
+/* A lock that another process lets go of soon is waited for; one that is kept is busy. */
+static void locks_wait_for_one_that_dies(void **state) {
+    (void)state;
+    buf path = BUF_INIT;
+    const char *p = in_dir(&path, "lock");
+    int ends[2], fd = open(p, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    char byte;
+    assert_true(fd >= 0 && pipe(ends) == 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        int own = open(p, O_RDWR | O_CLOEXEC);
+        bool is_locked = own >= 0 && fd_lock(own) == OK && write(ends[1], "x", 1) == 1;
+        sleep(is_locked ? 600 : 0);
+        _exit(1);
+    }
+    assert_int_equal(read(ends[0], &byte, 1), 1);
+    assert_int_equal(fd_lock(fd), ERR_BUSY);
+    assert_int_equal(kill(pid, SIGKILL), 0); /* not waited for */
+    bool is_gone = false;
+    while (fd_lock(fd) != OK) {
+        assert_false(is_gone);
+        is_gone = waitpid(pid, NULL, WNOHANG) == pid; /* later than two seconds on a busy machine */
+    }
+    assert_true(is_gone || waitpid(pid, NULL, 0) == pid);
+    (void)close(fd);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+    buf_release(&path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_and_reads_back),
@@ -206,6 +237,7 @@ int main(void) {
         cmocka_unit_test(folders),
         cmocka_unit_test(paths),
         cmocka_unit_test(descriptors_read_exactly),
+        cmocka_unit_test(locks_wait_for_one_that_dies),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
