@@ -44,9 +44,10 @@ check "the same answer from the pack" is "$shown" "$plain"
 
 prepare --ranks 2
 check "both ranks prepared" is $? 0
-serve pair pair
+# Port 0: one that nobody has; other tests may have two ranks at the same time.
+serve pair pair --meet 127.0.0.1:0
 pair=$shown
-serve packed-pair pair --pack "$packs"
+serve packed-pair pair --meet 127.0.0.1:0 --pack "$packs"
 check "two ranks answer" has "$shown" '"text":'
 check "two ranks: the same from their packs" is "$shown" "$pair"
 
