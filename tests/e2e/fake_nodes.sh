@@ -12,7 +12,8 @@
 #   nodes_trust          the head may log in to the worker with a key; its host key is known
 #   nodes_settings [FILE]  writes the head's tandem.conf: addresses, worker, data folders
 #   node_sshd NODE start|stop; node_new_host_keys NODE
-#   node_off NODE        the power cord: every process there ends at once; node_on NODE starts it again
+#   node_off NODE        the power cord: every process there ends at once, its cables go dead; node_on
+#                        NODE starts it again
 #   rail NODE A|B up|down|mtu N|addr ADDRESS/LEN|noaddr
 #   node_tool NODE NAME  makes an executable in the node's own folder of tools, first in PATH; the
 #                        script comes on standard input
@@ -164,18 +165,26 @@ nodes_start() {
 }
 
 nodes_stop() {
-    node_off head
-    node_off worker
+    node_end head
+    node_end worker
     rm -rf "$work"
 }
 
 # Killing the first process of a space ends every other one in it.
-node_off() {
+node_end() {
     local pid outer
     pid=$(node_pid "$1") && kill -KILL "$pid" 2>/dev/null
     outer=$(cat "$work/$1/outer.pid" 2>/dev/null) && kill -KILL "$outer" 2>/dev/null
     [ -z "$outer" ] || wait "$outer" 2>/dev/null
     rm -f "$work/$1/init.pid" "$work/$1/outer.pid" "$work/$1/run-sshd.pid"
+}
+
+# A machine without power answers nothing, refuses nothing: its network goes a moment after its processes.
+node_off() {
+    local other=head
+    [ "$1" = worker ] || other=worker
+    node_end "$1"
+    [ -z "$(node_pid "$other")" ] || wait_for 20 no_device "$other" $rail_m
 }
 
 node_on() {

@@ -20,10 +20,11 @@ same() { cmp -s "$1" "$2"; }
 # ---- first contact ----
 on worker sh -c 'echo root:correct-horse-7 | chpasswd' || skip_all "passwords cannot be set"
 sed -i 's/^PasswordAuthentication no/PasswordAuthentication yes/' "$work/worker/sshd_config"
-on worker kill -HUP "$(cat "$work/worker/run-sshd.pid")"
-wait_for 20 grep -q 'Received SIGHUP' "$work/worker/sshd.log"
+# Ended and started: one that only reads its settings again answers for a moment before it is away.
+node_sshd worker stop
+on worker /usr/sbin/sshd -f "$work/worker/sshd_config" -E "$work/worker/sshd.log"
 answers() { on worker bash -c "exec 3<>/dev/tcp/$worker_ip/22" 2>/dev/null; }
-wait_for 20 answers
+wait_for 20 answers && wait_for 20 test -s "$work/worker/run-sshd.pid"
 
 # Types the lines given, each when its prompt is shown once more.
 prompts() { grep -oE "$1" "$2" 2>/dev/null | wc -l; }

@@ -19,7 +19,8 @@ pair_state() { t status --json 2>/dev/null | grep -o '"pair":{"state":"[a-z-]*"'
 pair_is() { [ "$(pair_state)" = "$1" ]; }
 daemons() { on "$1" pgrep -c -x tandemd; }
 no_ranks() { [ "$(daemons head)" = 0 ] && [ "$(daemons worker)" = 0 ]; }
-keeper_pid() { on "$1" pgrep -f 'tandem-node keep' | head -n 1; }
+keeper_pid() { on "$1" pgrep -f 'tandem-node keep( |$)' | head -n 1; }
+no_keepers() { [ -z "$(keeper_pid head)$(keeper_pid worker)" ]; }
 rank_pid() { on "$1" pgrep -x tandemd | head -n 1; }
 json_of() { printf '%s' "$shown" | grep -o "$1" | head -n 1; }
 
@@ -34,6 +35,8 @@ check "a port in use: its owner is named" has "$shown" 'port 29620 on the head, 
 check "a port in use: nothing was started" no_ranks
 check "a port in use: status says foreign" wait_for 20 pair_is foreign
 on head kill "$(cat "$work/head/other.pid")"
+free() { ! taken; }
+wait_for 20 free # it holds the port until it has ended
 
 check "a start, whole" eval 't start >/dev/null 2>&1; wait_for 20 pair_is ready'
 
@@ -51,13 +54,18 @@ rail head A up
 again() { shown=$(t status --json 2>/dev/null) && has "$shown" '"state":"(ready|serving)","reason":null,"start_id":"[0-9a-f]*","generation":2'; }
 check "a rail that is back: both start again" wait_for 120 again
 check "a chat after it" has "$(t ask 'What is 17 + 19?')" '36'
-t stop >/dev/null
 
 # kill -9 of tandem in the middle of a start: the keepers finish or fail together; the next start
 # goes on from there.
-at head env TANDEM_VERIFY_ON_START=off "$tandem" start
-wait_for 30 eval '[ -n "$(keeper_pid worker)" ]'
-on head pkill -KILL -x tandem
+# The middle is where keepers are; those of an earlier start go some time after its stop. A start that
+# was over before it was killed is no such start: then once more.
+kill_start() {
+    t stop >/dev/null
+    wait_for 20 no_keepers || return 1
+    at head env TANDEM_VERIFY_ON_START=off "$tandem" start
+    wait_for 30 eval '[ -n "$(keeper_pid worker)" ]' && on head pkill -KILL -x tandem
+}
+check "kill -9 of tandem: in the middle of its start" wait_for 60 kill_start
 shown=$(t start 2>&1)
 code=$?
 check "kill -9 of tandem: the next start is ready" test "$code" = 0 -o "$code" = 10
@@ -101,9 +109,21 @@ check "a broken model: the state keeps it" eval 'wait_for 20 pair_is failed && h
 # Both engines stand still while loading: found by the keepers, with the stacks kept.
 shown=$(on head env TANDEM_HANG_SECONDS=10 "$tandem" start --dry-run | grep -c tandemd)
 check "hang: dry run" test "$shown" -ge 2
-at head env TANDEM_HANG_SECONDS=10 TANDEM_VERIFY_ON_START=off "$tandem" start
-stop_rank() { [ -n "$(rank_pid worker)" ] && on worker kill -STOP "$(rank_pid worker)"; }
-wait_for 60 stop_rank
+stop_rank() {
+    local pid
+    pid=$(rank_pid worker) && [ -n "$pid" ] && on worker kill -STOP "$pid"
+}
+# A rank that was ready before it was stopped was not loading: then once more.
+stop_loading() {
+    at head env TANDEM_HANG_SECONDS=10 TANDEM_VERIFY_ON_START=off "$tandem" start
+    wait_for 60 stop_rank || return 1
+    ! grep -qs '"phase":"ready"' "$worker_home/.local/state/tandem/keeper/rank1.json" && return 0
+    on worker pkill -CONT -x tandemd
+    t stop >/dev/null 2>&1
+    wait_for 20 no_keepers
+    return 1
+}
+check "hang: stopped while loading" wait_for 60 stop_loading
 check "hang: both end" wait_for 90 eval 'pair_is failed && no_ranks'
 check "hang: it is named" has "$(t status)" 'no progress for 10 s|lost|silent|not ready'
 
