@@ -81,8 +81,10 @@ if command -v script >/dev/null; then
     check "typed right it serves" wait_for 60 is_serving
     shown=$(http GET /v1/models)
     check "with a key only" is "$(status_of "$shown")" 401
-    kill -TERM "$(engine_pid)"
+    find_engine
+    kill -TERM "$pid"
     check "it ends" wait_for 60 no_engine
+    wait_for 60 has_ended "$pid" # it holds its lock until then
     exec 7>&-
 else
     skip_one "no program script: the typed confirmation is not tried"

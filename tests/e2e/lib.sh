@@ -37,6 +37,10 @@ engine_pid() {
     "$tandem" status --json 2>/dev/null | grep -o '"pid":[0-9]*' | grep -o '[0-9]*' | head -n 1
 }
 
+# The process of the engine that is there, into $pid; asked again where a busy machine was late to answer.
+knows_pid() { pid=$(engine_pid) && [ -n "$pid" ]; }
+find_engine() { wait_for 10 knows_pid; }
+
 finish() {
     pid=$(engine_pid)
     [ -n "$pid" ] && kill -KILL "$pid" 2>/dev/null

@@ -70,7 +70,8 @@ refused "socket path too long" 20 "longer than 107 bytes" "$tandem" status --soc
 # A stale socket file of a killed engine does not stand in the way.
 export TANDEM_MODEL_DIR=$model
 "$tandem" start >/dev/null 2>&1
-kill -KILL "$(engine_pid)"
+find_engine
+kill -KILL "$pid"
 shown=$("$tandem" start 2>&1)
 check "a stale socket is replaced" has "$shown" '^engine ready: '
 

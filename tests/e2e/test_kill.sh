@@ -6,7 +6,7 @@
 # About 900 tokens of the demo model.
 long_question="Count from 1 to 200."
 "$tandem" start --threads 1 >/dev/null 2>&1 || skip_all "the engine does not start"
-pid=$(engine_pid)
+find_engine
 
 # Runs a command in the background and stops the engine in the middle of its reply: the engine is let
 # run bit by bit until the pattern is in the output. Sets $client.
@@ -34,9 +34,8 @@ check "the partial text is in the last object" has "$shown" '"event":"end","stat
 shown=$("$tandem" sessions export broken --format json)
 check "the session keeps the partial text" has "$shown" '"state":"failed".*"text":"[^"]+'
 check "the next question starts an engine" "$tandem" ask "What is water?" >/dev/null 2>&1
-new=$(engine_pid)
-check "it is another process" [ -n "$new" -a "$new" != "$pid" ]
-pid=$new
+old=$pid
+check "it is another process" eval 'find_engine && [ "$pid" != "$old" ]'
 
 # The engine dies under the plain chat; /continue goes on with the reply.
 mkfifo "$work/in"
@@ -54,7 +53,7 @@ check "the engine comes back" has "$shown" '^Status: the engine is ready'
 check "the reply is gone on with" has "$shown" '^Status: last reply: '
 shown=$("$tandem" sessions export "Count from" --format json 2>&1 || "$tandem" sessions list)
 check "both parts are one reply" is "$(printf '%s' "$shown" | grep -o '"role":"assistant"' | wc -l)" 1
-pid=$(engine_pid)
+find_engine
 
 # The client dies in the middle; the engine lives, the session has what came until the last write.
 in_mid_reply '"event":"text"' "$tandem" ask --stream --session orphan "$long_question"

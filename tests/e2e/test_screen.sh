@@ -51,7 +51,7 @@ check "the conversation is back" wait_for 5 screen_has '[Ww]ater is'
 tm send-keys -t main C-c
 
 # kill -9 of the engine in the middle of a reply.
-pid=$(engine_pid)
+find_engine
 kill -STOP "$pid"
 tm send-keys -t main 'Count from 1 to 200.' Enter
 reply_has_begun() {
