@@ -16,7 +16,9 @@ int dir_make_all(const char *path, mode_t mode, err *e) {
         if (*at != '/' && *at != '\0') continue;
         char end = *at;
         *at = '\0';
-        if (copy[0] != '\0' && mkdir(copy, mode) != 0 && !dir_exists(copy)) {
+        int why = copy[0] == '\0' || mkdir(copy, mode) == 0 ? 0 : errno;
+        if (why != 0 && !dir_exists(copy)) {
+            errno = why;
             rc = err_errno(e, "cannot make the folder %s", copy);
             break;
         }

@@ -138,6 +138,9 @@ static void folders(void **state) {
     assert_int_equal(dir_make_all(p, 0755, &e), ERR_EXISTS);
     p = in_dir(&path, "x/link");
     assert_int_equal(symlink(g_dir, p), 0); /* must not be followed */
+    p = in_dir(&path, "x/nowhere");
+    assert_int_equal(symlink("no such folder", p), 0);
+    assert_int_equal(dir_make_all(p, 0755, &e), ERR_EXISTS); /* why mkdir failed, not stat */
     p = in_dir(&path, "other");
     assert_int_equal(file_write_atomic(p, "1", 1, 0600, &e), OK);
     char names[400] = "";
