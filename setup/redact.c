@@ -50,13 +50,14 @@ static int replace(scan *s, size_t n, const char *word, int *count) {
     return buf_puts(s->out, word);
 }
 
-/* hf_..., sk-..., tdm-..., ghp_... and the like: prefix and at least SECRET_MIN more. */
+/* hf_..., sk-..., tdm-..., ghp_... and the like: prefix and at least SECRET_MIN more. HF_ENDPOINT and
+ * HF_TOKEN_FILE are names of settings: the prefixes are written small. */
 static size_t token_length(const scan *s) {
     static const char *const prefixes[] = {
         "hf_", "sk-", "sk_", "tdm-", "tdm_", "ghp_", "github_pat_", "glpat-", "xoxb-"};
     if (!at_word_start(s)) return 0;
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
-        if (!has_prefix(s, prefixes[i])) continue;
+        if (!has_prefix(s, prefixes[i]) || isupper((unsigned char)*s->at)) continue;
         size_t n = strlen(prefixes[i]), more = run_length(s, n, is_word);
         if (more >= SECRET_MIN) return n + more;
     }

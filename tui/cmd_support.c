@@ -64,6 +64,7 @@ static void add_settings(buf *out, settings *s) {
     const setting_key *keys = settings_keys(&n);
     for (size_t i = 0; i < n; i++) {
         if (!settings_is_set(s, keys[i].name)) continue;
+        if (settings_origin(s, keys[i].name) == SETTING_BUILTIN) continue;
         buf_printf(out, "%s=%s  (%s)\n", keys[i].name, settings_get(s, keys[i].name),
             settings_origin_name(settings_origin(s, keys[i].name)));
     }

@@ -170,6 +170,7 @@ static void secrets_stay_and_facts_go(void **state) {
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
         assert_has(all, facts[i]);
     if (getuid() == 0) assert_has(all, "model in ~/models/x");
+    if (strstr(all, "  (built-in)") != NULL) fail_msg("a built-in setting is in the bundle");
     world_close(&w);
     buf_release(&shown);
     buf_release(&text);

@@ -26,6 +26,8 @@ static void secrets_go(void **state) {
     expect(
         "{\"password\":\"a \\\"b\\\" c\",\"port\":22}", "{\"password\":\"<secret>\",\"port\":22}");
     expect("HF_TOKEN=verysecret1", "HF_TOKEN=<secret>");
+    expect("HF_ENDPOINT=https://hub.example (file)", "HF_ENDPOINT=https://hub.example (file)");
+    expect("HF_TOKEN_FILE=/etc/hub", "HF_TOKEN_FILE=/etc/hub");
     expect("x-api-key: sk-1234567890abc", "x-api-key: <secret>");
     expect("\"api_key\" : \"k\"", "\"api_key\" : \"<secret>\"");
     expect("password=\"open end", "password=\"<secret>");
