@@ -33,10 +33,8 @@ check "level 3: the whole window" has "$shown" '^PASS  window '
 check "level 3: the soak that was left out is SKIP" has "$shown" '^SKIP  soak '
 "$tandem" verify --level 3 --soak 600 >"$work/soak" 2>&1 &
 soak=$!
-for _ in $(seq 600); do
-    grep -q '^PASS  window ' "$work/soak" && break
-    sleep 0.5
-done
+soaks() { grep -q '^PASS  window ' "$work/soak" || has_ended $soak; }
+wait_for 900 soaks
 kill -INT $soak
 wait $soak
 check "an interrupted soak ends at once and fails nothing" has_not "$(cat "$work/soak")" '^FAIL'
