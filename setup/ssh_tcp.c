@@ -64,12 +64,12 @@ int remote_target_parse(const char *text, remote_target *out, err *e) {
     return OK;
 }
 
+/* Looks once past the deadline too: what came while this process stood still has come. */
 static int wait_for(int fd, short events, uint64_t deadline_ms) {
     for (;;) {
         uint64_t now = clock_mono_ms();
-        if (now >= deadline_ms) return 0;
         struct pollfd p = {.fd = fd, .events = events};
-        int n = poll(&p, 1, (int)(deadline_ms - now));
+        int n = poll(&p, 1, now < deadline_ms ? (int)(deadline_ms - now) : 0);
         if (n >= 0 || errno != EINTR) return n;
     }
 }
@@ -133,7 +133,8 @@ int remote_wait_greeting(
     char start[5];
     size_t n = 0;
     while (n < 4) {
-        if (wait_for(fd, POLLIN, deadline_ms) <= 0) {
+        bool is_late = n > 0 && clock_mono_ms() >= deadline_ms;
+        if (is_late || wait_for(fd, POLLIN, deadline_ms) <= 0) {
             *fault = REMOTE_BANNER;
             return err_set(e, ERR_TIMEOUT,
                 "%s accepts the connection but its ssh server sends no greeting: that is what a "
