@@ -82,7 +82,7 @@ static bool run_server(sshd *s) {
     buf_release(&path);
     for (int i = 0; i < 6000 && s->pid > 0; i++) {
         if (answers(s->port)) return true;
-        if (waitpid(s->pid, NULL, WNOHANG) == s->pid) break;
+        if (waitpid(s->pid, NULL, WNOHANG) == s->pid) s->pid = -1;
         sleep_ms(20);
     }
     return false;
@@ -110,14 +110,18 @@ bool sshd_start(sshd *s) {
     (void)snprintf(host, sizeof host, "%s/host", s->dir);
     (void)snprintf(public_key, sizeof public_key, "%s.pub", s->key);
     (void)snprintf(keys, sizeof keys, "%s/authorized_keys", s->dir);
-    s->port = free_port();
     char there[240];
     (void)snprintf(there, sizeof there, "%s/home", s->dir);
     (void)mkdir(there, 0755);
-    (void)snprintf(s->target, sizeof s->target, "%s@127.0.0.1:%d", pw->pw_name, s->port);
     const char *copy[] = {"cp", public_key, keys, NULL};
-    if (s->port > 0 && make_key(host) && make_key(s->key) && sshd_tool(copy) && run_server(s))
-        return true;
+    bool is_ready = make_key(host) && make_key(s->key) && sshd_tool(copy);
+    /* A port that was free may be taken before the server has it. */
+    for (int i = 0; i < 5 && is_ready; i++) {
+        s->port = free_port();
+        (void)snprintf(s->target, sizeof s->target, "%s@127.0.0.1:%d", pw->pw_name, s->port);
+        if (s->port > 0 && run_server(s)) return true;
+        end_server(s);
+    }
     printf("skip: sshd does not start here\n");
     sshd_stop(s);
     return false;
@@ -149,5 +153,12 @@ bool sshd_new_keys(sshd *s) {
     char host[240];
     (void)snprintf(host, sizeof host, "%s/host", s->dir);
     end_server(s);
-    return make_key(host) && run_server(s);
+    if (!make_key(host)) return false;
+    /* Somebody's connection may have its port for a moment. */
+    for (int i = 0; i < 100; i++) {
+        if (run_server(s)) return true;
+        end_server(s);
+        sleep_ms(100);
+    }
+    return false;
 }
