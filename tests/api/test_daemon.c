@@ -39,7 +39,7 @@ static pid_t start(const char *const *extra) {
     argv[n] = NULL;
     pid_t pid = fork();
     if (pid != 0) return pid;
-    int fd = open(log_path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    int fd = open(log_path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
     dup2(fd, STDERR_FILENO);
     dup2(fd, STDOUT_FILENO);
     execv(program, (char *const *)(uintptr_t)argv);
@@ -192,19 +192,24 @@ static void one_daemon_per_socket_and_after_kill_9(void **state) {
     assert_int_equal(wait_exit(third, ANSWER_MS), 0);
 }
 
-/* After SIGTERM a running reply still ends well; past the limit it gets an error event. */
+/* After SIGTERM a running reply still ends well; past the limit it gets an error event. That one is
+ * so long that it is still being written when this process gets to send the signal. */
 static void running_replies_are_drained(void **state) {
     (void)state;
     static const char *const limits[][3] = {{"--drain", "280", NULL}, {"--drain", "0", NULL}};
+    static const int lengths[] = {400, 3000};
     for (int i = 0; i < 2; i++) {
         wire w;
         wire_answer a;
+        char body[200];
         pid_t pid = start(limits[i]);
         wait_ready();
         wire_open_unix(&w, socket_path);
-        wire_request(&w, "POST", "/v1/chat/completions", "",
+        snprintf(body, sizeof body,
             "{\"messages\":[{\"role\":\"user\",\"content\":\"Tell me a story.\"}],\"stream\":true,"
-            "\"max_tokens\":400,\"ignore_eos\":true}");
+            "\"max_tokens\":%d,\"ignore_eos\":true}",
+            lengths[i]);
+        wire_request(&w, "POST", "/v1/chat/completions", "", body);
         while (strstr(buf_cstr(&w.in), "data: ") == NULL && !w.is_closed) {
             wire_receive(&w, 100);
         }

@@ -123,7 +123,7 @@ static void worker_killed_while_reading(void **state) {
     pair_wait_ready();
     int i_start = pair_newest_ranks(pid);
     double before = pair_metric("tandem_prompt_tokens_total");
-    pair_ask_prompt(&w, 520, 300); /* more than can be written meanwhile */
+    pair_ask_prompt(&w, 520, 1500); /* more than can be written meanwhile */
     uint64_t deadline = clock_mono_ms() + PAIR_READY_MS;
     while (pair_metric("tandem_prompt_tokens_total") <= before) {
         assert_true(clock_mono_ms() < deadline);
