@@ -169,7 +169,7 @@ static void do_undo(app *a, const char *args) {
 static void do_redo(app *a, const char *args) {
     err e = ERR_INIT;
     (void)args;
-    went_well(a, chat_redo(&a->chat, &e), &e);
+    if (went_well(a, chat_redo(&a->chat, &e), &e)) app_hint(a, "one turn forward again");
 }
 
 static int leaves(const session *s, int *ids, int cap) {

@@ -257,8 +257,10 @@ static void test_branches(void **state) {
     screen_expect(&t, "done 1 tok");
     screen_keys(&t, "/undo\r");
     screen_expect_gone(&t, "first question again");
+    screen_expect(&t, "one turn back; /redo takes it back");
     screen_keys(&t, "/redo\r");
     screen_expect(&t, "first question again");
+    screen_expect(&t, "one turn forward again");
     screen_close(&t);
 }
 
