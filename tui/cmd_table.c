@@ -135,7 +135,7 @@ static const cmd_option SETUP_OPTIONS[] = {
     {"ascii", 0, NULL, "frames in ASCII", COMPLETE_NONE},
     {"color", 0, "WHEN", "auto, none, 8 or 256", COMPLETE_COLOR},
     {"mouse", 0, "HOW", "off, wheel or on", COMPLETE_MOUSE},
-    JSON_OPTION,
+    {"json", 0, NULL, "print JSON, one object a line", COMPLETE_NONE},
     ROOT_OPTIONS,
     END_OPTION,
 };

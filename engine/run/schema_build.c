@@ -82,7 +82,8 @@ static int number_rule(schema_compiler *c, number_node *n, const atom *a) {
     }
     case RULE_NOT_STEP:
         if (n->n_not_steps == 4) {
-            return schema_fail(c, ERR_UNSUPPORTED, a->from, NULL, "too many multipleOf under not");
+            return schema_fail(c, ERR_UNSUPPORTED, a->from, NULL,
+                "too many multipleOf to exclude, by not or by other branches of oneOf");
         }
         n->not_steps[n->n_not_steps++] = a->v;
         break;

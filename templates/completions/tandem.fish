@@ -43,7 +43,7 @@ complete -c tandem -n '__fish_seen_subcommand_from setup' -l plain -d 'line by l
 complete -c tandem -n '__fish_seen_subcommand_from setup' -l ascii -d 'frames in ASCII'
 complete -c tandem -n '__fish_seen_subcommand_from setup' -l color -x -a 'auto none 8 256' -d 'auto, none, 8 or 256'
 complete -c tandem -n '__fish_seen_subcommand_from setup' -l mouse -x -a 'off wheel on' -d 'off, wheel or on'
-complete -c tandem -n '__fish_seen_subcommand_from setup' -l json -d 'print one JSON object'
+complete -c tandem -n '__fish_seen_subcommand_from setup' -l json -d 'print JSON, one object a line'
 complete -c tandem -n '__fish_seen_subcommand_from setup' -l head-root -x -a '(__fish_complete_directories)' -d 'look at a stored tree in place of the head'
 complete -c tandem -n '__fish_seen_subcommand_from setup' -l worker-root -x -a '(__fish_complete_directories)' -d 'look at a stored tree in place of the worker'
 complete -c tandem -n __fish_use_subcommand -a undo
