@@ -34,7 +34,14 @@
 #include "tests/harness/spark_tree.h"
 
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
-enum { N_FILES = 3, ROWS = 24, COLUMNS = 80, LIST_COLUMNS = 22, SOON_MS = 60000, LONG_MS = 100000 };
+enum {
+    N_FILES = 3,
+    ROWS = 24,
+    COLUMNS = 80,
+    LIST_COLUMNS = 22,
+    SOON_MS = 120000,
+    LONG_MS = 300000
+};
 extern char **environ;
 
 typedef struct served {
