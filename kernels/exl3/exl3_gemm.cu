@@ -33,6 +33,7 @@ static exl3_gemm_params exl3_gemm_params_of(const exl3_gpu_gemm_args *a) {
     p.tiles = a->tiles;
     p.n_tiles = a->n_tiles;
     p.tile_rows = a->tile_rows;
+    p.is_beside = a->is_beside;
     if (a->own != nullptr) p.own = *a->own;
     return p;
 }
@@ -46,20 +47,45 @@ int exl3_gpu_gemm_rotate_run(const exl3_gpu_gemm_args *a, cudaStream_t stream, e
         exl3_gemm_params_of(a), stream, e);
 }
 
+/* Slots of the ring: as many as fit beside what else a block and an SM hold. */
+static int exl3_gemm_slots(const exl3_gpu_gemm_args *a, const void *kernel, int *n, err *e) {
+    constexpr int SYSTEM_BYTES = 1024; /* of every block */
+    int id = 0, most = 0, sm = 0;
+    cudaFuncAttributes f;
+    int rc = cuda_check(e, cudaGetDevice(&id), "exl3 gemm");
+    if (rc == OK)
+        rc = cuda_check(
+            e, cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, id), "exl3");
+    if (rc == OK)
+        rc = cuda_check(e,
+            cudaDeviceGetAttribute(&sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, id), "exl3");
+    if (rc == OK) rc = cuda_check(e, cudaFuncGetAttributes(&f, kernel), "exl3 gemm");
+    if (rc != OK) return rc;
+    const int n_blocks = a->tile_rows > EXL3_GPU_SHORT_ROWS ? 1 : 2;
+    int room = sm / n_blocks - SYSTEM_BYTES;
+    if (room > most) room = most;
+    room -= (int)f.sharedSizeBytes;
+    for (*n = EXL3_GEMM_MAX_SLOTS; *n > EXL3_GEMM_MIN_SLOTS; --*n)
+        if (exl3_gemm_shared_bytes(a->max_k2, a->tile_rows, *n) <= room) break;
+    return OK;
+}
+
 template <int COLUMNS>
 static int exl3_gemm_launch(const exl3_gpu_gemm_args *a, cudaStream_t stream, err *e) {
     exl3_gemm_params p = exl3_gemm_params_of(a);
     p.stage_bytes = exl3_gemm_stage_bytes(a->max_k2, a->tile_rows);
-    const size_t bytes = exl3_gemm_shared_bytes(a->max_k2, a->tile_rows);
-    const int rc = cuda_check(e,
+    int rc = exl3_gemm_slots(a, (const void *)exl3_gemm_kernel<COLUMNS>, &p.n_slots, e);
+    if (rc != OK) return rc;
+    const int bytes = exl3_gemm_shared_bytes(a->max_k2, a->tile_rows, p.n_slots);
+    rc = cuda_check(e,
         cudaFuncSetAttribute(
-            exl3_gemm_kernel<COLUMNS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
+            exl3_gemm_kernel<COLUMNS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
         "exl3 gemm");
     if (rc != OK) return rc;
     const unsigned n_jobs = a->own != nullptr ? (unsigned)a->own->n_jobs : 1u;
     return exl3_launch(exl3_gemm_kernel<COLUMNS>,
         dim3((unsigned)(a->max_out / 128), (unsigned)a->max_tiles, n_jobs), EXL3_GEMM_WARPS * 32,
-        bytes, p, stream, e);
+        (size_t)bytes, p, stream, e);
 }
 
 int exl3_gpu_gemm_run(const exl3_gpu_gemm_args *a, cudaStream_t stream, err *e) {

@@ -2,17 +2,18 @@
  * Many rows on one matrix: 128 outputs by up to 32, 64, 96 or 128 rows a block, weights decoded in the loop.
  *
  *   warp    16 outputs; its tile of every 16-input slice is decoded in registers, straight into the A fragments of
- *           m16n8k32: b - 510 = 256 h + l with signed bytes h and l (b: the sum of four bytes)
+ *           m16n8k32: b - 510 = 256 h + l with h signed and l unsigned (b: the sum of four bytes)
  *   rows    operand bytes (a = 256 hi + lo) in shared memory, shared by the eight warps
  *   sm_90a  wgmma: the four products of one batch of weights run while the next is decoded, into other registers
- *   sums    h.hi, h.lo + l.hi and l.lo in three sets of 32-bit sums (|h.lo + l.hi| <= 16512 a value, in <= 16384)
- *   ring    stages of 64 inputs, filled by bulk copies; a block barrier a stage
+ *   sums    h.hi, h.lo + l.hi and l.lo in three sets of 32-bit sums (at most 255 * 128 + 2 * 128 a value, in <= 16384)
+ *   ring    3 to 8 stages of 64 inputs, filled by bulk copies; a full and an empty barrier a slot
  *   end     z = scale (65536 hh + 256 mid + ll - offset A), rotation of the 128 outputs in shared memory, svh, bias
  *
  * The sums are those of the rows kernel (S - 510 A), so the bits are the same for any split into rows. 32 rows: 128
- * registers, two blocks an SM; 64, 96 and 128: about 200, 248 and 255, one block an SM, 4 stages of 512 k2 + 128 rows
- * bytes. A stage takes about 1450, 1580 and 1870 cycles with 64, 96 and 128 rows, of which the products are 512, 768 and
- * 1024: the more rows share a decoded weight, the better, as long as there are as many (H200, 2026-11-30).
+ * registers, two blocks an SM; 64, 96 and 128: about 200, 248 and 255, one block an SM. A stage is 512 k2 + 128 rows bytes.
+ * With 128 rows it takes about 1,400 cycles (1.78 GHz under this load), of which the products are 1,024 and the decode
+ * alone 870 (H200, 2026-12-01: 5120 x 2304, K=3, 8,192 rows 0.738 -> 0.603 ms since no warp fills the ring for all and the
+ * end of a block turns four rows of a warp at once).
  */
 #ifndef KERNELS_EXL3_GEMM_KERNEL_CUH
 #define KERNELS_EXL3_GEMM_KERNEL_CUH
@@ -22,7 +23,7 @@
 #include "kernels/exl3/exl3_rotate_kernel.cuh"
 
 constexpr int EXL3_GEMM_WARPS = 8;
-constexpr int EXL3_GEMM_STAGES = 4;
+constexpr int EXL3_GEMM_MIN_SLOTS = 3, EXL3_GEMM_MAX_SLOTS = 8; /* stages in the ring */
 constexpr int EXL3_GEMM_PITCH = 132; /* floats between rows of the output block */
 
 struct exl3_gemm_params {
@@ -30,7 +31,8 @@ struct exl3_gemm_params {
     const exl3_gpu_job *jobs;
     const exl3_gpu_tile *tiles; /* NULL: own, rows by blockIdx.y, jobs by blockIdx.z */
     const int32_t *n_tiles;
-    int stage_bytes, tile_rows;
+    int stage_bytes, n_slots, tile_rows;
+    int is_beside; /* the kernel before this one is a gemm too, whose operands were ready when it let this one start */
     exl3_gpu_own_list own;
 };
 
@@ -38,11 +40,11 @@ struct exl3_gemm_params {
 constexpr int exl3_gemm_stage_bytes(int k2, int rows) {
     return 2 * 4 * 64 * k2 + 2 * rows * 64;
 }
-constexpr size_t exl3_gemm_shared_bytes(int k2, int rows) {
+constexpr int exl3_gemm_shared_bytes(int k2, int rows, int n_slots) {
     /* Tensor cores may read behind the rows of the last slot's short tile. */
-    const int ring = EXL3_GEMM_STAGES * exl3_gemm_stage_bytes(k2, rows) + rows * 16;
+    const int ring = n_slots * exl3_gemm_stage_bytes(k2, rows) + rows * 16;
     const int out = rows * EXL3_GEMM_PITCH * 4;
-    return (size_t)(ring > out ? ring : out);
+    return ring > out ? ring : out;
 }
 
 /* Job and first row of this block; NULL: nothing to do. */
@@ -90,60 +92,76 @@ static __global__ void __launch_bounds__(EXL3_ROTATE_WARPS * 32)
     }
 }
 
-/* Two digits of four weights each: low bytes and high bytes of b - 510. */
+/* Two digits of four weights each, l = 0 .. 255 and h = -2 .. 1: bytes 0 and 1 of b - 510. */
 __device__ __forceinline__ void exl3_digits(const uint32_t *s, uint32_t &low, uint32_t &high) {
     uint32_t v[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        v[i] = __dp4a(s[i] * EXL3_MUL1_MULTIPLIER, 0x01010101u, (uint32_t)(128 - 510));
+        v[i] = __dp4a(s[i] * EXL3_MUL1_MULTIPLIER, 0x01010101u, (uint32_t)-510);
     const uint32_t a = __byte_perm(v[0], v[1], 0x5140), b = __byte_perm(v[2], v[3], 0x5140);
-    low = __byte_perm(a, b, 0x5410) ^ 0x80808080u;
+    low = __byte_perm(a, b, 0x5410);
     high = __byte_perm(a, b, 0x7632);
 }
 
-/* States of a warp's tile of one slice; words: of the strip's slice, tile: which of its four. */
-template <int K>
-__device__ __forceinline__ void exl3_gemm_states(
-    uint32_t words, int tile, int k2, int lane, const exl3_powers &powers, uint32_t (&s)[8]) {
-    if constexpr (K != 0) {
-        const exl3_lane<K> l(lane);
-        const uint32_t at = words + tile * 4;
-        const uint32_t lo = ptx_load_shared_4(at + l.i0 * 16),
-                       mid = ptx_load_shared_4(at + l.i1 * 16);
-        uint32_t hi = mid;
-        if constexpr (exl3_lane<K>::HAS_THREE) hi = ptx_load_shared_4(at + l.i2 * 16);
-        exl3_states<K>(hi, mid, lo, l.shift, powers, s);
-    } else {
-        const int n_words = 4 * k2;
+/* The 16 outputs of a lane's sums: of tile (warp + lane / 4) % 4 of the warp's strip, so that the words a warp
+ * reads, 16 bytes apart in a tile, lie in all banks (0.736 -> 0.722 ms with the digits above, see the top). */
+__device__ __forceinline__ int exl3_gemm_tile() {
+    return ((threadIdx.x >> 5) + ((threadIdx.x & 31) >> 2)) & 3;
+}
+
+/* Where a lane's words lie in a slice of its strip. */
+template <int K> struct exl3_gemm_words {
+    uint32_t lo, mid, hi;
+    int shift;
+    __device__ exl3_gemm_words() {
+        const exl3_lane<K> l(threadIdx.x & 31);
+        const uint32_t tile = exl3_gemm_tile() * 4;
+        lo = l.i0 * 16 + tile;
+        mid = l.i1 * 16 + tile;
+        hi = l.i2 * 16 + tile;
+        shift = l.shift;
+    }
+    __device__ __forceinline__ void states(
+        uint32_t slice, int, const exl3_powers &powers, uint32_t (&s)[8]) const {
+        const uint32_t a = ptx_load_shared_4(slice + lo), b = ptx_load_shared_4(slice + mid);
+        uint32_t c = b;
+        if constexpr (exl3_lane<K>::HAS_THREE) c = ptx_load_shared_4(slice + hi);
+        exl3_states<K>(c, b, a, shift, powers, s);
+    }
+};
+/* Any rate. */
+template <> struct exl3_gemm_words<0> {
+    __device__ __forceinline__ void states(
+        uint32_t slice, int k2, const exl3_powers &, uint32_t (&s)[8]) const {
+        const int n_words = 4 * k2, lane = threadIdx.x & 31;
+        const uint32_t at = slice + exl3_gemm_tile() * 4;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             const int p = lane * 8 + j, end = (p >> 1) * k2 + ((p & 1) ? k2 : k2 >> 1);
             const int i0 = (end + 32 * n_words - 1) / 32 % n_words,
                       i1 = (i0 + n_words - 1) % n_words;
             const int shift = (32 * (i0 + 1) - end) & 31;
-            const uint32_t at = words + tile * 4;
             s[j] = __funnelshift_r(
                        ptx_load_shared_4(at + i0 * 16), ptx_load_shared_4(at + i1 * 16), shift) &
                    0xffffu;
         }
     }
-}
+};
 
 /* COLUMNS: tiles of 8 rows. */
 template <int COLUMNS> using exl3_gemm_sums = int[3][COLUMNS][4];
 
 /* Digits of this warp's 16 outputs for 32 inputs: the A fragments of high and low digits. */
 template <int K>
-__device__ __forceinline__ void exl3_gemm_decode(
-    uint32_t words, int k2, const exl3_powers &powers, uint32_t (&h)[4], uint32_t (&l)[4]) {
-    const int lane = threadIdx.x & 31, tile = (threadIdx.x >> 5) & 3;
-    uint32_t s[8];
-    exl3_gemm_states<K>(words, tile, k2, lane, powers, s);
-    exl3_digits(s, l[0], h[0]);
-    exl3_digits(s + 4, l[1], h[1]);
-    exl3_gemm_states<K>(words + 64 * k2, tile, k2, lane, powers, s);
-    exl3_digits(s, l[2], h[2]);
-    exl3_digits(s + 4, l[3], h[3]);
+__device__ __forceinline__ void exl3_gemm_decode(const exl3_gemm_words<K> &words, uint32_t slices,
+    int k2, const exl3_powers &powers, uint32_t (&h)[4], uint32_t (&l)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        uint32_t s[8];
+        words.states(slices + i * 32 * k2, k2, powers, s);
+        exl3_digits(s, l[i], h[i]);
+        exl3_digits(s + 4, l[i + 1], h[i + 1]);
+    }
 }
 
 /* The four products of 32 inputs. run: bytes between (hi, lo) x slice. */
@@ -156,8 +174,8 @@ __device__ __forceinline__ void exl3_gemm_products(exl3_gemm_sums<COLUMNS> &acc,
     ptx_wgmma_fence();
     ptx_wgmma_s8s8(acc[1], h, lo);
     ptx_wgmma_s8s8(acc[0], h, hi);
-    ptx_wgmma_s8s8(acc[2], l, lo);
-    ptx_wgmma_s8s8(acc[1], l, hi);
+    ptx_wgmma_u8s8(acc[2], l, lo);
+    ptx_wgmma_u8s8(acc[1], l, hi);
     ptx_wgmma_commit();
 }
 #else
@@ -176,52 +194,60 @@ __device__ __forceinline__ void exl3_gemm_products(exl3_gemm_sums<COLUMNS> &acc,
         ptx_mma_s8s8(acc[1][q + 1], h[0], h[1], h[2], h[3], c[2], c[3]);
         ptx_mma_s8s8(acc[0][q], h[0], h[1], h[2], h[3], b[0], b[1]);
         ptx_mma_s8s8(acc[0][q + 1], h[0], h[1], h[2], h[3], c[0], c[1]);
-        ptx_mma_s8s8(acc[2][q], l[0], l[1], l[2], l[3], b[2], b[3]);
-        ptx_mma_s8s8(acc[2][q + 1], l[0], l[1], l[2], l[3], c[2], c[3]);
-        ptx_mma_s8s8(acc[1][q], l[0], l[1], l[2], l[3], b[0], b[1]);
-        ptx_mma_s8s8(acc[1][q + 1], l[0], l[1], l[2], l[3], c[0], c[1]);
+        ptx_mma_u8s8(acc[2][q], l[0], l[1], l[2], l[3], b[2], b[3]);
+        ptx_mma_u8s8(acc[2][q + 1], l[0], l[1], l[2], l[3], c[2], c[3]);
+        ptx_mma_u8s8(acc[1][q], l[0], l[1], l[2], l[3], b[0], b[1]);
+        ptx_mma_u8s8(acc[1][q + 1], l[0], l[1], l[2], l[3], c[0], c[1]);
     }
 }
 #endif
 
-/* Filling of the ring; three lanes of one warp. */
+/* Filling of the ring. Lies in shared memory: any warp may do it. */
 struct exl3_gemm_feed {
     const char *words, *operand; /* first of two strips; rows of the tile */
     size_t strip_bytes;
     uint32_t word_bytes, operand_bytes;
 
+    /* One thread. */
     __device__ void fetch(uint32_t to, uint32_t barrier, int stage) const {
-        const int lane = threadIdx.x & 31;
-        const char *from = lane < 2 ? words + lane * strip_bytes + (size_t)stage * word_bytes
-                                    : operand + (size_t)stage * operand_bytes;
-        if (lane == 0) ptx_barrier_expect(barrier, 2 * word_bytes + operand_bytes);
-        if (lane < 3)
-            ptx_bulk_copy(
-                to + lane * word_bytes, from, lane < 2 ? word_bytes : operand_bytes, barrier);
+        const char *from = words + (size_t)stage * word_bytes;
+        ptx_barrier_expect(barrier, 2 * word_bytes + operand_bytes);
+        ptx_bulk_copy(to, from, word_bytes, barrier);
+        ptx_bulk_copy(to + word_bytes, from + strip_bytes, word_bytes, barrier);
+        ptx_bulk_copy(
+            to + 2 * word_bytes, operand + (size_t)stage * operand_bytes, operand_bytes, barrier);
     }
 };
 
-/* The barriers of a ring: full ones, then empty ones, on which every warp arrives. */
+/* Slots and their barriers: full ones, then empty ones, on which every warp arrives. */
 struct exl3_gemm_ring {
-    uint32_t slots, barriers, stage_bytes;
+    uint32_t slots, barriers;
+    int stage_bytes, n_slots;
+    __device__ uint32_t at(int slot) const {
+        return slots + slot * stage_bytes;
+    }
     __device__ uint32_t full(int slot) const {
         return barriers + 8 * slot;
     }
     __device__ uint32_t empty(int slot) const {
-        return barriers + 8 * (EXL3_GEMM_STAGES + slot);
+        return barriers + 8 * (EXL3_GEMM_MAX_SLOTS + slot);
+    }
+    __device__ int before(int slot, int n) const {
+        return slot >= n ? slot - n : slot - n + n_slots;
     }
 };
 
-/* The stage before i was read by this warp; the first warp fills its slot again when all have. */
+/* What a warp does in the middle of stage i, in slot: stage i - 1 is read. The slot of stage i - 2, which hardly any
+ * warp still reads, is filled again by one of the warps in turn: when one did it for all, all waited for that one. */
 __device__ __forceinline__ void exl3_gemm_pass_on(
-    const exl3_gemm_feed &feed, const exl3_gemm_ring &ring, int i, int n_stages) {
-    const int slot = (i + EXL3_GEMM_STAGES - 1) % EXL3_GEMM_STAGES, next = i - 1 + EXL3_GEMM_STAGES;
-    if (i == 0 || next >= n_stages) return;
+    const exl3_gemm_feed &feed, const exl3_gemm_ring &ring, int i, int n_stages, int2 slot_phase) {
+    const int slot = slot_phase.x, next = i - 2 + ring.n_slots;
     __syncwarp();
-    if ((threadIdx.x & 31) == 0) ptx_barrier_arrive(ring.empty(slot));
-    if (threadIdx.x >= 32) return;
-    ptx_barrier_wait(ring.empty(slot), ((i - 1) / EXL3_GEMM_STAGES) & 1);
-    feed.fetch(ring.slots + slot * ring.stage_bytes, ring.full(slot), next);
+    if (i > 0 && (threadIdx.x & 31) == 0) ptx_barrier_arrive(ring.empty(ring.before(slot, 1)));
+    if (i < 2 || next >= n_stages || (int)(threadIdx.x >> 5) != i % EXL3_GEMM_WARPS) return;
+    const int to = ring.before(slot, 2);
+    ptx_barrier_wait(ring.empty(to), slot_phase.y ^ (slot < 2));
+    if (ptx_elect_one()) feed.fetch(ring.at(to), ring.full(to), next);
 }
 
 /* Stages of 64 inputs. Batches of products go in turn through two sets of digits; one may be under
@@ -230,50 +256,168 @@ template <int K, int COLUMNS>
 __device__ __forceinline__ void exl3_gemm_loop(exl3_gemm_sums<COLUMNS> &acc,
     const exl3_gpu_job &job, const exl3_gemm_feed &feed, const exl3_gemm_ring &ring,
     const exl3_powers &powers) {
-    const int n_stages = job.matrix.in / 64, k2 = job.matrix.k2, strip = threadIdx.x >> 7;
-    const uint32_t run = feed.operand_bytes / 8;
+    const int n_stages = job.matrix.in / 64, k2 = K != 0 ? 2 * K : job.matrix.k2;
+    const uint32_t strip = (threadIdx.x >> 7) * 256 * k2, run = feed.operand_bytes / 8;
+    const exl3_gemm_words<K> words;
     uint32_t h[2][4], l[2][4];
+    int slot = 0, phase = 0;
 #pragma unroll 1
     for (int i = 0; i < n_stages; i++) {
-        const int slot = i % EXL3_GEMM_STAGES;
-        const uint32_t at = ring.slots + slot * ring.stage_bytes,
-                       words = at + strip * feed.word_bytes, operand = at + 2 * feed.word_bytes;
-        ptx_barrier_wait(ring.full(slot), (i / EXL3_GEMM_STAGES) & 1);
-        exl3_gemm_decode<K>(words, k2, powers, h[0], l[0]);
+        const uint32_t at = ring.at(slot) + strip, operand = ring.at(slot) + 512 * k2;
+        ptx_barrier_wait(ring.full(slot), phase);
+        exl3_gemm_decode<K>(words, at, k2, powers, h[0], l[0]);
         exl3_gemm_products<COLUMNS>(acc, operand, run, h[0], l[0]);
 #ifdef PTX_HAS_WGMMA
         ptx_wgmma_wait<1>();
 #endif
-        exl3_gemm_pass_on(feed, ring, i, n_stages);
-        exl3_gemm_decode<K>(words + 128 * k2, k2, powers, h[1], l[1]);
+        exl3_gemm_pass_on(feed, ring, i, n_stages, make_int2(slot, phase));
+        exl3_gemm_decode<K>(words, at + 128 * k2, k2, powers, h[1], l[1]);
         exl3_gemm_products<COLUMNS>(acc, operand + 4 * run, run, h[1], l[1]);
 #ifdef PTX_HAS_WGMMA
         ptx_wgmma_wait<1>();
 #endif
+        if (++slot == ring.n_slots) {
+            slot = 0;
+            phase ^= 1;
+        }
     }
 #ifdef PTX_HAS_WGMMA
     ptx_wgmma_wait<0>();
 #endif
-    __syncthreads();
 }
 
-/* Sums of this warp to floats in the block's output [row][128]. */
+/* Sums of this warp to floats in the block's output [row][128]. An integer of up to 40 bits becomes the float next to it:
+ * both parts are exact, the fma rounds once. */
 template <int COLUMNS>
 __device__ __forceinline__ void exl3_gemm_put(
-    const exl3_gemm_sums<COLUMNS> &acc, const exl3_gpu_scale *scale, int n_rows, float *out) {
-    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, first = threadIdx.x / 32 * 16;
+    const exl3_gemm_sums<COLUMNS> &acc, const float2 *scale, float *out) {
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const int first = (threadIdx.x >> 7) * 64 + exl3_gemm_tile() * 16 + g;
 #pragma unroll
     for (int q = 0; q < COLUMNS; q++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int row = q * 8 + 2 * t + (i & 1), column = first + g + (i >> 1) * 8;
-            if (row >= n_rows) continue;
+            const int row = q * 8 + 2 * t + (i & 1);
             const long long s =
                 65536ll * acc[0][q][i] + 256ll * acc[1][q][i] + (long long)acc[2][q][i];
-            const exl3_gpu_scale r = scale[row];
-            out[row * EXL3_GEMM_PITCH + column] =
-                fmaf(-EXL3_MUL1_OFFSET, (float)r.sum, (float)s) * (EXL3_MUL1_SCALE * r.scale);
+            const float f = fmaf((float)(int)(s >> 16), 65536.f, (float)(int)(s & 0xffff));
+            const float2 r = scale[row];
+            out[row * EXL3_GEMM_PITCH + first + (i >> 1) * 8] =
+                fmaf(-EXL3_MUL1_OFFSET, r.x, f) * r.y;
         }
+}
+
+/* Rotation of the rows of the block's output, svh, bias; four rows of a warp at a time. */
+template <int COLUMNS>
+__device__ __forceinline__ void exl3_gemm_finish(
+    const exl3_gpu_job &job, int row0, int n_rows, const float *out) {
+    const int lane = threadIdx.x & 31, at = blockIdx.x * 128 + lane * 4;
+    const float4 svh = exl3_half4(job.matrix.svh + at);
+    const bool is_bf16 = job.is_bf16 != 0, has_bias = job.matrix.bias != nullptr;
+    float4 bias = make_float4(0.f, 0.f, 0.f, 0.f);
+    if (has_bias) bias = exl3_half4(job.matrix.bias + at);
+#pragma unroll 1
+    for (int first = threadIdx.x >> 5; first < n_rows; first += 4 * EXL3_GEMM_WARPS) {
+        float4 y[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const int r = first + j * EXL3_GEMM_WARPS;
+            y[j] = exl3_rotate(*(const float4 *)(out + r * EXL3_GEMM_PITCH + lane * 4), lane);
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const int r = first + j * EXL3_GEMM_WARPS;
+            float4 v = exl3_times(y[j], svh);
+            if (has_bias) v = make_float4(v.x + bias.x, v.y + bias.y, v.z + bias.z, v.w + bias.w);
+            if (r < n_rows)
+                *(float4 *)(job.y + (row0 + r) * job.y_stride + at) =
+                    make_float4(bf16_near_if(is_bf16, v.x), bf16_near_if(is_bf16, v.y),
+                        bf16_near_if(is_bf16, v.z), bf16_near_if(is_bf16, v.w));
+        }
+    }
+}
+
+/* All stages at the rate of the matrix. */
+template <int COLUMNS>
+__device__ __forceinline__ void exl3_gemm_multiply(exl3_gemm_sums<COLUMNS> &acc,
+    const exl3_gpu_job &job, const exl3_gemm_feed &feed, const exl3_gemm_ring &ring,
+    const exl3_powers &powers) {
+    switch (job.matrix.k2) {
+    case 4:
+        exl3_gemm_loop<2, COLUMNS>(acc, job, feed, ring, powers);
+        break;
+    case 6:
+        exl3_gemm_loop<3, COLUMNS>(acc, job, feed, ring, powers);
+        break;
+    case 8:
+        exl3_gemm_loop<4, COLUMNS>(acc, job, feed, ring, powers);
+        break;
+    case 10:
+        exl3_gemm_loop<5, COLUMNS>(acc, job, feed, ring, powers);
+        break;
+    case 12:
+        exl3_gemm_loop<6, COLUMNS>(acc, job, feed, ring, powers);
+        break;
+    case 16:
+        exl3_gemm_loop<8, COLUMNS>(acc, job, feed, ring, powers);
+        break;
+    default:
+        exl3_gemm_loop<0, COLUMNS>(acc, job, feed, ring, powers);
+        break;
+    }
+}
+
+/* Where a block of a job reads. */
+__device__ __forceinline__ exl3_gemm_feed exl3_gemm_feed_of(
+    const exl3_gpu_job &job, int row0, int max_rows) {
+    const int in = job.matrix.in, k2 = job.matrix.k2;
+    exl3_gemm_feed feed;
+    feed.word_bytes = 4 * 64 * k2;
+    feed.operand_bytes = (uint32_t)min(max_rows, job.row_cap - row0) * 128;
+    feed.strip_bytes = (size_t)(in / 16) * 64 * k2;
+    feed.words = (const char *)job.matrix.words + (size_t)(2 * blockIdx.x) * feed.strip_bytes;
+    feed.operand = (const char *)job.operand + (size_t)row0 * in * 2;
+    return feed;
+}
+
+/* A tile's 128 outputs. */
+template <int COLUMNS> __device__ __forceinline__ void exl3_gemm_block(const exl3_gemm_params &p) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    __shared__ __align__(8) unsigned long long barriers[2 * EXL3_GEMM_MAX_SLOTS];
+    __shared__ exl3_gemm_feed feed;
+    __shared__ float2 scale[COLUMNS * 8]; /* sum of a row's integers, its scale */
+    int row0 = 0;
+    const exl3_gpu_job *found = exl3_gemm_job(p, row0);
+    if (found == nullptr || (int)blockIdx.x * 128 >= found->matrix.out) return;
+    const exl3_gpu_job &job = *found;
+    const int n_rows = min(COLUMNS * 8, job.n_rows - row0), warp = threadIdx.x >> 5;
+    const exl3_gemm_ring ring = {
+        ptx_shared(shared), ptx_shared(barriers), p.stage_bytes, p.n_slots};
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < ring.n_slots; i++) {
+            ptx_barrier_init(ring.full(i), 1);
+            ptx_barrier_init(ring.empty(i), EXL3_GEMM_WARPS);
+        }
+        ptx_barrier_init_fence();
+        feed = exl3_gemm_feed_of(job, row0, COLUMNS * 8);
+    }
+    __syncthreads();
+    if (warp < min(ring.n_slots, job.matrix.in / 64) && ptx_elect_one())
+        feed.fetch(ring.at(warp), ring.full(warp), warp);
+    exl3_gemm_sums<COLUMNS> acc;
+#pragma unroll
+    for (int i = 0; i < 12 * COLUMNS; i++)
+        (&acc[0][0][0])[i] = 0;
+    exl3_gemm_multiply<COLUMNS>(acc, job, feed, ring, p.powers);
+    if ((int)threadIdx.x < n_rows) {
+        const exl3_gpu_scale r = job.scale[row0 + threadIdx.x];
+        scale[threadIdx.x] = make_float2((float)r.sum, EXL3_MUL1_SCALE * r.scale);
+    }
+    __syncthreads(); /* the ring is read */
+    float *out = (float *)shared;
+    exl3_gemm_put<COLUMNS>(acc, scale, out);
+    __syncthreads();
+    exl3_gemm_finish<COLUMNS>(job, row0, n_rows, out);
 }
 
 template <int COLUMNS>
@@ -282,79 +426,11 @@ __global__ void __launch_bounds__(EXL3_GEMM_WARPS * 32, COLUMNS > 4 ? 1 : 2)
 #ifndef PTX_HAS_WGMMA
     if constexpr (COLUMNS * 8 > EXL3_GPU_TILE_ROWS) return; /* never launched */
 #endif
-    extern __shared__ __align__(128) unsigned char shared[];
-    __shared__ __align__(8) unsigned long long barriers[2 * EXL3_GEMM_STAGES];
-    ptx_wait_for_previous();
+    if (!p.is_beside) ptx_wait_for_previous();
     ptx_release_next();
-    int row0 = 0;
-    const exl3_gpu_job *found = exl3_gemm_job(p, row0);
-    if (found == nullptr || (int)blockIdx.x * 128 >= found->matrix.out) return;
-    const exl3_gpu_job &job = *found;
-    const int n_rows = min(COLUMNS * 8, job.n_rows - row0), in = job.matrix.in;
-    const int k2 = job.matrix.k2, block = blockIdx.x;
-    exl3_gemm_feed feed;
-    feed.word_bytes = 4 * 64 * k2;
-    feed.operand_bytes = (uint32_t)min(COLUMNS * 8, job.row_cap - row0) * 128;
-    feed.strip_bytes = (size_t)(in / 16) * 64 * k2;
-    feed.words = (const char *)job.matrix.words + (size_t)(2 * block) * feed.strip_bytes;
-    feed.operand = (const char *)job.operand + (size_t)row0 * in * 2;
-    const exl3_gemm_ring ring = {ptx_shared(shared), ptx_shared(barriers), (uint32_t)p.stage_bytes};
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < EXL3_GEMM_STAGES; i++) {
-            ptx_barrier_init(ring.full(i), 1);
-            ptx_barrier_init(ring.empty(i), EXL3_GEMM_WARPS);
-        }
-        ptx_barrier_init_fence();
-    }
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        for (int i = 0; i < min(EXL3_GEMM_STAGES, in / 64); i++)
-            feed.fetch(ring.slots + i * ring.stage_bytes, ring.full(i), i);
-    }
-    exl3_gemm_sums<COLUMNS> acc;
-#pragma unroll
-    for (int i = 0; i < 12 * COLUMNS; i++)
-        (&acc[0][0][0])[i] = 0;
-    switch (k2) {
-    case 4:
-        exl3_gemm_loop<2, COLUMNS>(acc, job, feed, ring, p.powers);
-        break;
-    case 6:
-        exl3_gemm_loop<3, COLUMNS>(acc, job, feed, ring, p.powers);
-        break;
-    case 8:
-        exl3_gemm_loop<4, COLUMNS>(acc, job, feed, ring, p.powers);
-        break;
-    case 10:
-        exl3_gemm_loop<5, COLUMNS>(acc, job, feed, ring, p.powers);
-        break;
-    case 12:
-        exl3_gemm_loop<6, COLUMNS>(acc, job, feed, ring, p.powers);
-        break;
-    case 16:
-        exl3_gemm_loop<8, COLUMNS>(acc, job, feed, ring, p.powers);
-        break;
-    default:
-        exl3_gemm_loop<0, COLUMNS>(acc, job, feed, ring, p.powers);
-        break;
-    }
-    float *out = (float *)shared;
-    exl3_gemm_put<COLUMNS>(acc, job.scale + row0, n_rows, out);
-    __syncthreads();
-    const int lane = threadIdx.x & 31, at = block * 128 + lane * 4;
-    const float4 svh = exl3_half4(job.matrix.svh + at);
-    float4 bias = make_float4(0.f, 0.f, 0.f, 0.f);
-    if (job.matrix.bias != nullptr) bias = exl3_half4(job.matrix.bias + at);
-    for (int r = threadIdx.x >> 5; r < n_rows; r += EXL3_GEMM_WARPS) {
-        float4 y = *(const float4 *)(out + r * EXL3_GEMM_PITCH + lane * 4);
-        y = exl3_times(exl3_rotate(y, lane), svh);
-        if (job.matrix.bias != nullptr)
-            y = make_float4(y.x + bias.x, y.y + bias.y, y.z + bias.z, y.w + bias.w);
-        const bool is_bf16 = job.is_bf16 != 0;
-        y = make_float4(bf16_near_if(is_bf16, y.x), bf16_near_if(is_bf16, y.y),
-            bf16_near_if(is_bf16, y.z), bf16_near_if(is_bf16, y.w));
-        *(float4 *)(job.y + (row0 + r) * job.y_stride + at) = y;
-    }
+    exl3_gemm_block<COLUMNS>(p);
+    /* The kernel behind this one waits for this one only. */
+    if (p.is_beside) ptx_wait_for_previous();
 }
 
 #endif

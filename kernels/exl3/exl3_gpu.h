@@ -169,7 +169,8 @@ typedef struct exl3_gpu_gemm_args {
     const exl3_gpu_own_list *own; /* host, instead of these */
     int max_tiles;                /* host's bound of *n_tiles; own: of tiles of one job */
     int max_out, max_k2;          /* of all jobs */
-    int tile_rows;                /* of the four above */
+    int tile_rows;                /* of the four above; run with tiles: at least of every tile */
+    int is_beside;                /* run: may begin before the gemm launched before it has ended */
 } exl3_gpu_gemm_args;
 /* Rows of a tile for matrices with n_blocks blocks of 128 outputs in all, n_rows rows each, on n_sms SMs:
  * what takes the fewest waves, each as long as its tile takes. is_sm90: as cuda_device.is_sm90. */

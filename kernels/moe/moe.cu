@@ -77,7 +77,10 @@ static size_t lay_out(moe_buffers *b, char *base, const moe_args *a) {
     b->plain_out = (plain_job *)carve(&at, jobs * sizeof(plain_job));
     b->tiles = (exl3_gpu_tile *)carve(&at, 2 * tiles * sizeof(exl3_gpu_tile));
     b->down_tiles = (exl3_gpu_tile *)carve(&at, tiles * sizeof(exl3_gpu_tile));
-    b->n_tiles = (int32_t *)carve(&at, 2 * 4);
+    for (int i = 0; i < MOE_TILE_LISTS; i++)
+        b->part_tiles[i] =
+            (exl3_gpu_tile *)carve(&at, (i < 2 ? 2 : 1) * tiles * sizeof(exl3_gpu_tile));
+    b->n_tiles = (int32_t *)carve(&at, (2 + MOE_TILE_LISTS) * 4);
     b->operand_in = (uint32_t *)carve(&at, 2 * cap * d * 2);
     b->operand_out = (uint32_t *)carve(&at, cap * ff * 2);
     b->scale_in = (exl3_gpu_scale *)carve(&at, 2 * cap * sizeof(exl3_gpu_scale));
@@ -218,7 +221,17 @@ static void run_linears(
     g.max_k2 = t->max_k2;
     g.tile_rows = rows;
     k->rc = exl3_gpu_gemm_rotate_run(&g, d->stream, &k->error);
-    if (k->rc == OK) k->rc = exl3_gpu_gemm_run(&g, d->stream, &k->error);
+    for (int i = is_down ? 2 : 0, n = 0; n < 2 && k->rc == OK; i++, n++) {
+        g.tiles = b->part_tiles[i];
+        g.n_tiles = b->n_tiles + 2 + i;
+        if (n > 0) { /* at most one of a job */
+            if (rows == EXL3_GPU_SHORT_ROWS) break;
+            g.tile_rows = EXL3_GPU_SHORT_ROWS;
+            g.max_tiles = jobs * (is_down ? 1 : 2);
+            g.is_beside = 1;
+        }
+        k->rc = exl3_gpu_gemm_run(&g, d->stream, &k->error);
+    }
 }
 
 void moe_cuda(kernel_context *k, const moe_args *a) {

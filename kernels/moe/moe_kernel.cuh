@@ -9,6 +9,9 @@
 constexpr int MOE_PLAN_BLOCK = 1024;
 constexpr int MOE_MAX_EXPERTS = MOE_PLAN_BLOCK - 1;
 
+/* Lists of tiles for the products: long and short ones of the input jobs, then of down. */
+enum { MOE_TILE_LISTS = 4 };
+
 /* Work areas of a run; the tail of moe_args.work. */
 struct moe_buffers {
     int32_t *pair_row;  /* [pairs] row of a pair; pairs of an expert lie together */
@@ -21,7 +24,9 @@ struct moe_buffers {
     plain_job *plain_in, *plain_out;
     exl3_gpu_tile *tiles; /* of the input jobs; those of down are the even ones, made beside */
     exl3_gpu_tile *down_tiles;
-    int32_t *n_tiles;                /* [2] */
+    /* The same by rows of the product that takes them: moe_is_short or not. */
+    exl3_gpu_tile *part_tiles[MOE_TILE_LISTS];
+    int32_t *n_tiles; /* [2 + MOE_TILE_LISTS]: input jobs, down, then of part_tiles */
     exl3_gpu_list *few_in, *few_out; /* for the fused form */
     uint32_t *operand_in, *operand_out;
     exl3_gpu_scale *scale_in, *scale_out;
@@ -189,6 +194,27 @@ __device__ __forceinline__ void moe_plain_jobs(
     p.b.plain_out[at.job] = j;
 }
 
+/* Whether a tile of so many rows suits the product of short tiles, two blocks of which an SM holds: what is left of an
+ * expert behind its full tiles, since a tile costs what its decode costs however few its rows. */
+__device__ __forceinline__ bool moe_is_short(const moe_plan_args &p, int rows) {
+    return p.tile_rows > EXL3_GPU_SHORT_ROWS && rows <= EXL3_GPU_SHORT_ROWS;
+}
+
+/* Tiles of an expert: tile and short_tile are the tiles and short tiles of those before it. */
+__device__ __forceinline__ void moe_tiles(
+    const moe_plan_args &p, const moe_place &at, int tile, int short_tile) {
+    for (int row = 0; row < at.rows; row += p.tile_rows, tile++) {
+        const exl3_gpu_tile gate = {2 * at.job, row}, up = {2 * at.job + 1, row},
+                            down = {at.job, row};
+        const bool is_short = moe_is_short(p, at.rows - row); /* then it is the last */
+        const int to = is_short ? short_tile : tile - short_tile;
+        exl3_gpu_tile *in_part = p.b.part_tiles[is_short], *out_part = p.b.part_tiles[2 + is_short];
+        p.b.tiles[2 * tile] = in_part[2 * to] = gate;
+        p.b.tiles[2 * tile + 1] = in_part[2 * to + 1] = up;
+        p.b.down_tiles[tile] = out_part[to] = down;
+    }
+}
+
 /* One block: counts pairs of every expert, gives them places, writes the jobs and tiles. */
 __global__ void __launch_bounds__(MOE_PLAN_BLOCK)
     moe_plan_kernel(const __grid_constant__ moe_plan_args p) {
@@ -210,6 +236,9 @@ __global__ void __launch_bounds__(MOE_PLAN_BLOCK)
     at.pair = moe_prefix(rows, shared, &all_pairs);
     at.operand_row = moe_prefix(moe_operand_rows(rows, p.is_few), shared, &all_rows);
     const int tile = moe_prefix(n_tiles, shared, &all_tiles);
+    const int rest = rows - (n_tiles - 1) * p.tile_rows; /* of the last tile */
+    int all_short;
+    const int short_tile = moe_prefix(rows > 0 && moe_is_short(p, rest), shared, &all_short);
     int all_in = 0, all_out = 0;
     if (p.is_few) {
         const moe_expert &x = p.experts[rows > 0 ? e : 0];
@@ -222,6 +251,10 @@ __global__ void __launch_bounds__(MOE_PLAN_BLOCK)
     if (e == 0) {
         p.b.n_tiles[0] = 2 * all_tiles;
         p.b.n_tiles[1] = all_tiles;
+        p.b.n_tiles[2] = 2 * (all_tiles - all_short);
+        p.b.n_tiles[3] = 2 * all_short;
+        p.b.n_tiles[4] = all_tiles - all_short;
+        p.b.n_tiles[5] = all_short;
         if (p.is_few) {
             p.b.few_in->n_jobs = 2 * n_jobs;
             p.b.few_in->n_units = 2 * n_jobs * exl3_gpu_units(a.d, a.n_ff);
@@ -250,12 +283,7 @@ __global__ void __launch_bounds__(MOE_PLAN_BLOCK)
     } else {
         moe_plain_jobs(p, x, at);
     }
-    for (int t = 0; t < n_tiles; t++) {
-        const int row = t * p.tile_rows;
-        p.b.tiles[2 * (tile + t)] = {2 * at.job, row};
-        p.b.tiles[2 * (tile + t) + 1] = {2 * at.job + 1, row};
-        p.b.down_tiles[tile + t] = {at.job, row};
-    }
+    moe_tiles(p, at, tile, short_tile);
 }
 
 /* gate = weight * silu(gate) * up, with the limits. */

@@ -141,6 +141,46 @@ static void test_lists(void **state) {
     run_list(uneven, 16, 1);
 }
 
+/* A gemm job with its buffers, its matrix and its input; y poisoned. */
+static exl3_gpu_job gemm_job(const linear_case *c, fixture_matrix *m, float **x, int i) {
+    const int shape[3] = {c->in, c->out, c->k2}, cap = (c->n_rows + 7) / 8 * 8;
+    const size_t n_x = (size_t)c->in * (size_t)c->n_rows;
+    const size_t y_bytes = sizeof(float) * (size_t)c->out * (size_t)c->n_rows;
+    fixture_matrix_init(m, shape, i % 2, 31u * (unsigned)i + (unsigned)c->in);
+    *x = mem_array(n_x, sizeof(float));
+    fixture_values(*x, n_x, (unsigned)(c->k2 + i));
+    float *device_x = device_new(n_x * sizeof(float));
+    device_put(device_x, *x, n_x * sizeof(float));
+    exl3_gpu_job job = {.matrix = m->device,
+        .x = device_x,
+        .x_stride = c->in,
+        .operand = device_new(4 * exl3_gpu_gemm_operand_words(c->in, cap)),
+        .scale = device_new(sizeof(exl3_gpu_scale) * (size_t)cap),
+        .y = device_new(y_bytes),
+        .y_stride = c->out,
+        .n_rows = c->n_rows,
+        .row_cap = cap};
+    device_ok(cudaMemset(job.y, 0xff, y_bytes), "poison");
+    return job;
+}
+
+/* Compares with the CPU's bits and gives all back. */
+static void gemm_job_check(
+    const linear_case *c, const exl3_gpu_job *job, fixture_matrix *m, float *x) {
+    compare_job(c, m, x, c->in, job->y);
+    mem_free(x);
+    device_free((void *)(uintptr_t)job->x);
+    device_free(job->operand);
+    device_free(job->scale);
+    device_free(job->y);
+    fixture_matrix_release(m);
+}
+
+static void gemm_fit(exl3_gpu_gemm_args *a, const linear_case *c) {
+    a->max_out = c->out > a->max_out ? c->out : a->max_out;
+    a->max_k2 = c->k2 > a->max_k2 ? c->k2 : a->max_k2;
+}
+
 /* Many rows: the list travels in the launch. */
 static void run_gemm(const linear_case *c, int n, int tile_rows) {
     fixture_matrix m[EXL3_GPU_OWN_JOBS];
@@ -149,52 +189,16 @@ static void run_gemm(const linear_case *c, int n, int tile_rows) {
     float *x[EXL3_GPU_OWN_JOBS];
     err e = ERR_INIT;
     for (int i = 0; i < n; i++) {
-        const int shape[3] = {c[i].in, c[i].out, c[i].k2}, cap = (c[i].n_rows + 7) / 8 * 8;
-        fixture_matrix_init(&m[i], shape, i % 2, 31u * (unsigned)i + (unsigned)c[i].in);
-        size_t n_x = (size_t)c[i].in * (size_t)c[i].n_rows;
-        size_t n_y = (size_t)c[i].out * (size_t)c[i].n_rows;
-        x[i] = mem_array(n_x, sizeof(float));
-        fixture_values(x[i], n_x, (unsigned)(c[i].k2 + i));
-        float *device_x = device_new(n_x * sizeof(float));
-        device_put(device_x, x[i], n_x * sizeof(float));
-        list.jobs[i] = (exl3_gpu_job){.matrix = m[i].device,
-            .x = device_x,
-            .x_stride = c[i].in,
-            .operand = device_new(4 * exl3_gpu_gemm_operand_words(c[i].in, cap)),
-            .scale = device_new(sizeof(exl3_gpu_scale) * (size_t)cap),
-            .y = device_new(n_y * sizeof(float)),
-            .y_stride = c[i].out,
-            .n_rows = c[i].n_rows,
-            .row_cap = cap};
-        device_ok(cudaMemset(list.jobs[i].y, 0xff, n_y * sizeof(float)), "poison");
+        list.jobs[i] = gemm_job(&c[i], &m[i], &x[i], i);
         int tiles = (c[i].n_rows + tile_rows - 1) / tile_rows;
         a.max_tiles = tiles > a.max_tiles ? tiles : a.max_tiles;
-        a.max_out = c[i].out > a.max_out ? c[i].out : a.max_out;
-        a.max_k2 = c[i].k2 > a.max_k2 ? c[i].k2 : a.max_k2;
+        gemm_fit(&a, &c[i]);
     }
     assert_int_equal(exl3_gpu_gemm_rotate_run(&a, NULL, &e), OK);
     assert_int_equal(exl3_gpu_gemm_run(&a, NULL, &e), OK);
     device_ok(cudaDeviceSynchronize(), "gemm");
-    for (int i = 0; i < n; i++) {
-        size_t n_y = (size_t)c[i].out * (size_t)c[i].n_rows;
-        float *got = mem_array(n_y, sizeof *got), *want = mem_array(n_y, sizeof *want);
-        device_get(got, list.jobs[i].y, n_y * sizeof *got);
-        cpu_linear(&m[i], x[i], c[i].n_rows, want);
-        for (size_t k = 0; k < n_y; k++) {
-            if (memcmp(&got[k], &want[k], sizeof *got) == 0) continue;
-            fail_msg("gemm job %d of %d (%d -> %d, %d/2 bits, %d rows), value %zu: "
-                     "got %.9g, want %.9g",
-                i, n, c[i].in, c[i].out, c[i].k2, c[i].n_rows, k, (double)got[k], (double)want[k]);
-        }
-        mem_free(got);
-        mem_free(want);
-        mem_free(x[i]);
-        device_free((void *)(uintptr_t)list.jobs[i].x);
-        device_free(list.jobs[i].operand);
-        device_free(list.jobs[i].scale);
-        device_free(list.jobs[i].y);
-        fixture_matrix_release(&m[i]);
-    }
+    for (int i = 0; i < n; i++)
+        gemm_job_check(&c[i], &list.jobs[i], &m[i], x[i]);
 }
 
 static void run_many_rows(int tile_rows) {
@@ -222,6 +226,63 @@ static void test_many_rows(void **state) {
     if (p.major != 9) return;
     run_many_rows(EXL3_GPU_WIDE_ROWS);
     run_many_rows(EXL3_GPU_WIDEST_ROWS);
+}
+
+/* Tiles of a list, laid out for tiles of tile_rows rows: what is left of a job goes to the product of
+ * short tiles, which may run beside the other. */
+static void run_tiles(const linear_case *c, int n, int tile_rows) {
+    enum { MOST = 8, MOST_TILES = 32 };
+    fixture_matrix m[MOST];
+    exl3_gpu_job jobs[MOST] = {0};
+    float *x[MOST];
+    exl3_gpu_tile tiles[3][MOST_TILES]; /* all, long, short */
+    int32_t n_tiles[3] = {0};
+    exl3_gpu_gemm_args a = {.tile_rows = tile_rows};
+    err e = ERR_INIT;
+    for (int i = 0; i < n; i++) {
+        jobs[i] = gemm_job(&c[i], &m[i], &x[i], i);
+        gemm_fit(&a, &c[i]);
+        for (int row = 0; row < c[i].n_rows; row += tile_rows) {
+            const int list = c[i].n_rows - row > EXL3_GPU_SHORT_ROWS ? 1 : 2;
+            tiles[0][n_tiles[0]++] = tiles[list][n_tiles[list]++] = (exl3_gpu_tile){i, row};
+        }
+    }
+    exl3_gpu_job *device_jobs = device_new(sizeof jobs);
+    exl3_gpu_tile *device_tiles = device_new(sizeof tiles);
+    int32_t *device_n = device_new(sizeof n_tiles);
+    device_put(device_jobs, jobs, sizeof jobs);
+    device_put(device_tiles, tiles, sizeof tiles);
+    device_put(device_n, n_tiles, sizeof n_tiles);
+    a.jobs = device_jobs;
+    for (int list = 0; list < 3; list++) {
+        a.tiles = device_tiles + list * MOST_TILES;
+        a.n_tiles = device_n + list;
+        a.max_tiles = n_tiles[list] + 1;
+        a.tile_rows = list < 2 ? tile_rows : EXL3_GPU_SHORT_ROWS;
+        a.is_beside = list == 2;
+        assert_int_equal(
+            list == 0 ? exl3_gpu_gemm_rotate_run(&a, NULL, &e) : exl3_gpu_gemm_run(&a, NULL, &e),
+            OK);
+    }
+    device_ok(cudaDeviceSynchronize(), "tiles");
+    for (int i = 0; i < n; i++)
+        gemm_job_check(&c[i], &jobs[i], &m[i], x[i]);
+    device_free(device_jobs);
+    device_free(device_tiles);
+    device_free(device_n);
+}
+
+static void test_tiles(void **state) {
+    (void)state;
+    struct cudaDeviceProp p;
+    device_ok(cudaGetDeviceProperties(&p, 0), "properties");
+    static const linear_case cases[] = {{512, 256, 6, 129}, {512, 256, 6, 160},
+        {1152, 384, 10, 161}, {256, 128, 6, 5}, {128, 384, 4, 300}, {5120, 256, 6, 130},
+        {384, 128, 16, 97}};
+    run_tiles(cases, 7, EXL3_GPU_TILE_ROWS);
+    if (p.major != 9) return;
+    run_tiles(cases, 7, EXL3_GPU_WIDE_ROWS);
+    run_tiles(cases, 7, EXL3_GPU_WIDEST_ROWS);
 }
 
 static void test_not_finite(void **state) {
@@ -516,6 +577,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_every_rate), cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_lists), cmocka_unit_test(test_many_rows),
-        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_experts)};
+        cmocka_unit_test(test_tiles), cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
