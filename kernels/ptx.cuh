@@ -270,6 +270,41 @@ __device__ __forceinline__ void ptx_wgmma_u8s8(
         "+r"(d[15][2]), "+r"(d[15][3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
+/* Makes this thread's stores to shared memory visible to products that read it. */
+__device__ __forceinline__ void ptx_wgmma_fence_shared() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/* A matrix in shared memory for the bf16 products below: rows of 128 bytes whose unit i of 16 bytes lies at i ^ row % 8;
+ * eight rows are 1,024 bytes and so aligned. Uniform over the warp. 32 bytes further on are the next 16 of a row. */
+__device__ __forceinline__ uint32_t ptx_wgmma_rows(uint32_t address) {
+    return __shfl_sync(~0u, address >> 4 | 1u << 16, 0);
+}
+/* Sums d[j * 4 + i] of row 16 (warp) + lane / 4 + 8 (i / 2) and column 8 j + 2 (lane % 4) + i % 2.
+ * d[64 x 48] += a[64 x 16] . b[48 x 16]^T, both in shared memory. */
+__device__ __forceinline__ void ptx_wgmma_bf16(float (&d)[24], uint32_t a, uint32_t b) {
+    asm volatile("{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, 1, 0;\n"
+                 "mov.b64 a, {%24, 0x40000040};\nmov.b64 b, {%25, 0x40000040};\n"
+                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,"
+                 "%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}, "
+                 "a, b, p, 1, 1, 0, 0;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                 "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+                 "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
+                 "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23])
+                 : "r"(a), "r"(b));
+}
+/* d[64 x 32] += a[64 x 16] (registers as in ptx_mma_bf16, 16 rows a warp) . b[32 x 16]^T (shared memory). */
+__device__ __forceinline__ void ptx_wgmma_bf16(float (&d)[16], const uint32_t (&a)[4], uint32_t b) {
+    asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, 1, 0;\n"
+                 "mov.b64 b, {%20, 0x40000040};\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,"
+                 "%8,%9,%10,%11,%12,%13,%14,%15}, "
+                 "{%16,%17,%18,%19}, b, p, 1, 1, 0;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                 "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+                 "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
+}
 #endif
 
 /* CTAs of this CTA's cluster; all of its threads meet and see each other's shared memory. */
@@ -311,6 +346,19 @@ __device__ __forceinline__ void ptx_store_cluster_8(uint32_t address, int rank, 
                  "st.shared::cluster.v2.s32 [there], {%2,%3};\n}" ::"r"(address),
                  "r"(rank), "r"(v.x), "r"(v.y)
                  : "memory");
+}
+
+/* Two E4M3 codes in the low half of c as fp16 values, the lower one first. */
+__device__ __forceinline__ uint32_t ptx_e4m3_pair(uint32_t c) {
+    uint32_t r;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"((uint16_t)c));
+    return r;
+}
+/* Byte i of the result: byte (places >> 4 i & 7) of the eight bytes low, high; bit 3 there spreads its sign. */
+__device__ __forceinline__ uint32_t ptx_permute(uint32_t low, uint32_t high, uint32_t places) {
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "r"(places));
+    return r;
 }
 
 /* Four 8 x 8 blocks of 16-bit values; each lane gives the address of one row of one block. */

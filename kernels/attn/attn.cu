@@ -1,4 +1,4 @@
-#include "kernels/attn/attn_mma_kernel.cuh"
+#include "kernels/attn/attn_wide_kernel.cuh"
 #include "kernels/prepare/prepare.h"
 
 enum { ATTN_MAX_D = 512, ATTN_MANY_HEADS = 4, ATTN_MAX_BLOCK_ROWS = 16 };
@@ -89,6 +89,12 @@ template <int TILE> static void run_few_rows(kernel_context *k, attn_mma_params 
     w->tasks.attn = p->parts;
 }
 
+/* Whether the form for sm_90 takes the rows: it works with the tiles of ATTN_LONG_TILE. */
+static bool takes_wide(kernel_context *k, const attn_mma_params *p) {
+    return cuda_of(k)->is_sm90 && p->a.n_heads % ATTN_WIDE_HEADS == 0 &&
+           attn_wide_shared_bytes(p->cap) <= (size_t)cuda_of(k)->shared_bytes;
+}
+
 template <int TILE>
 static void run_real_size(kernel_context *k, const attn_args *a, const rope_args *rope) {
     attn_mma_params p = mma_params(k, a);
@@ -97,6 +103,13 @@ static void run_real_size(kernel_context *k, const attn_args *a, const rope_args
     if (a->batch.n * p.n_groups < cuda_of(k)->n_sms &&
         few_rows_bytes(&p, p.cap / TILE) + 512 <= cuda_scratch_left(k)) {
         run_few_rows<TILE>(k, &p);
+        return;
+    }
+    if (TILE == ATTN_WIDE_TILE && takes_wide(k, &p)) {
+        const size_t bytes = attn_wide_shared_bytes(p.cap);
+        if (!allow_shared(k, attn_wide_kernel, bytes)) return;
+        CUDA_RUN(k, "attention", attn_wide_kernel,
+            dim3((unsigned)a->batch.n, (unsigned)(p.n_groups / 2)), ATTN_THREADS, bytes, p);
         return;
     }
     if (!allow_shared(k, attn_mma_kernel<TILE>, shared)) return;

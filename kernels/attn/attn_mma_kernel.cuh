@@ -3,8 +3,8 @@
  * as sums of three bf16 values.
  *
  *   list     places of the rows a query attends, in shared memory
- *   tile     64 rows (32 where shared memory is short) are decoded to bf16; a warp multiplies 8 of
- *            them with the 16 queries over a part of the 512 values
+ *   tile     64 rows (32 where shared memory is short) are decoded to bf16; a warp multiplies 16 or
+ *            32 of them with the 16 queries over a part of the 512 values
  *   weights  exp(score - max of the tile) and their sum
  *   values   the same tile; a warp owns 32 of the 512 values
  *   sum      tiles in order: with M the largest score so far, a = exp(M before - M), b = exp(max - M):
@@ -13,7 +13,8 @@
  * Many rows: one block does all tiles of a row and group. Few: a block a tile, and the launch behind
  * adds them (prepare_kernel.cuh): the same operations in the same order, so a row has the same bits
  * either way. Queries may be rotated as they are read. 138 KB of shared memory (100 KB with tiles of
- * 32); decode of the rows and MMA take about the same time. */
+ * 32). One H200, 2026-12-01: a tile of one row 11.2 -> 8.4 us, a layer of 8,192 rows 9.0 -> 6.2 ms with
+ * conversions in pairs, decode by tables and queries read for more rows (attn_wide_kernel.cuh: 3.4). */
 #ifndef TANDEM_KERNELS_ATTN_ATTN_MMA_KERNEL_CUH
 #define TANDEM_KERNELS_ATTN_ATTN_MMA_KERNEL_CUH
 
@@ -52,18 +53,20 @@ template <int TILE> constexpr size_t attn_mma_shared_bytes(int cap) {
     return sizeof(attn_mma_shared<TILE>) + (size_t)cap * sizeof(uint8_t *);
 }
 
-/* v as three bf16 values whose sum is v, nearly: 24 bits. */
-__device__ __forceinline__ void attn_planes(float v, __nv_bfloat16 (&out)[ATTN_PLANES]) {
-#pragma unroll
-    for (int p = 0; p < ATTN_PLANES; p++) {
-        out[p] = __float2bfloat16_rn(v);
-        v -= __bfloat162float(out[p]);
-    }
-}
-
 __device__ __forceinline__ uint32_t attn_pair(float a, float b) {
     const __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
     return *(const uint32_t *)&v;
+}
+
+/* a (low half) and b as three bf16 values each whose sums are a and b, nearly: 24 bits. Converted in pairs,
+ * since single values take a unit of a quarter of the rate. */
+__device__ __forceinline__ void attn_planes(float a, float b, uint32_t (&out)[ATTN_PLANES]) {
+#pragma unroll
+    for (int p = 0; p < ATTN_PLANES; p++) {
+        out[p] = attn_pair(a, b);
+        a -= __uint_as_float(out[p] << 16);
+        b -= __uint_as_float(out[p] & 0xffff0000u);
+    }
 }
 
 /* What a lane reads of a packed row: codes of its 16 values and their scale. */
@@ -77,20 +80,32 @@ __device__ __forceinline__ void attn_decode_window(const attn_raw &r, uint32_t (
     const float s = ue8m0_value(r.scale);
     const uint32_t w[4] = {r.codes.x, r.codes.y, r.codes.z, r.codes.w};
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        v[2 * i] = attn_pair(e4m3_value(w[i] & 255u) * s, e4m3_value(w[i] >> 8 & 255u) * s);
-        v[2 * i + 1] = attn_pair(e4m3_value(w[i] >> 16 & 255u) * s, e4m3_value(w[i] >> 24) * s);
+    for (int i = 0; i < 8; i++) {
+        const uint32_t h = ptx_e4m3_pair(i & 1 ? w[i / 2] >> 16 : w[i / 2]);
+        const float2 f = __half22float2(*(const __half2 *)&h);
+        v[i] = attn_pair(f.x * s, f.y * s);
     }
 }
 
-/* 16 values of a lane: E2M1 pairs at its 8 bytes, one scale. */
+/* 16 values of a lane: E2M1 pairs at its 8 bytes, one scale. The lower three bits of four codes pick
+ * the upper and the lower bytes of their bf16 values from tables of eight; their products with the
+ * scale have at most six bits, so they are exact. */
 __device__ __forceinline__ void attn_decode_compressed(const attn_raw &r, uint32_t (&v)[8]) {
-    const float s = e4m3_value(r.scale);
+    const uint32_t h = ptx_e4m3_pair(r.scale);
+    const __nv_bfloat162 s = __float2bfloat162_rn(__low2float(*(const __half2 *)&h));
     const uint32_t w[2] = {r.codes.x, r.codes.y};
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const uint32_t b = w[i / 4] >> (i % 4) * 8;
-        v[i] = attn_pair(e2m1_value(b) * s, e2m1_value(b >> 4) * s);
+    for (int i = 0; i < 4; i++) {
+        const uint32_t c = w[i / 2], code = (c & 0x77777777u) >> i % 2 * 16;
+        const uint32_t signs = ptx_permute(c << 4, c, i % 2 == 0 ? 0xd9c8u : 0xfbeau);
+        const uint32_t upper = ptx_permute(0x3f3f3f00u, 0x40404040u, code) | (signs & 0x80808080u),
+                       lower = ptx_permute(0xc0800000u, 0xc0804000u, code);
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            const uint32_t x = ptx_permute(lower, upper, k == 0 ? 0x5140u : 0x7362u);
+            const __nv_bfloat162 y = __hmul2(*(const __nv_bfloat162 *)&x, s);
+            v[i * 2 + k] = *(const uint32_t *)&y;
+        }
     }
 }
 
@@ -153,47 +168,50 @@ __device__ __forceinline__ void attn_load_queries(
     const float *q = p.a.q + ((size_t)row * p.a.n_heads + head0) * ATTN_D;
     for (int i = threadIdx.x * 4; i < ATTN_GROUP * ATTN_D; i += ATTN_THREADS * 4) {
         const float4 u = attn_rotated(p, row, i % ATTN_D, *(const float4 *)(q + i));
-        const float v[4] = {u.x, u.y, u.z, u.w};
-        __nv_bfloat16 planes[4][ATTN_PLANES];
+        uint32_t x[ATTN_PLANES], y[ATTN_PLANES];
+        attn_planes(u.x, u.y, x);
+        attn_planes(u.z, u.w, y);
 #pragma unroll
-        for (int c = 0; c < 4; c++)
-            attn_planes(v[c], planes[c]);
-#pragma unroll
-        for (int k = 0; k < ATTN_PLANES; k++) {
-            const __nv_bfloat162 x = __halves2bfloat162(planes[0][k], planes[1][k]),
-                                 y = __halves2bfloat162(planes[2][k], planes[3][k]);
-            *(uint2 *)&sh.q[k][i / ATTN_D][i % ATTN_D] =
-                make_uint2(*(const uint32_t *)&x, *(const uint32_t *)&y);
-        }
+        for (int k = 0; k < ATTN_PLANES; k++)
+            *(uint2 *)&sh.q[k][i / ATTN_D][i % ATTN_D] = make_uint2(x[k], y[k]);
     }
 }
 
-/* Scores of 8 rows over a part of the values. */
-template <int TILE> __device__ __forceinline__ void attn_scores(attn_mma_shared<TILE> &sh) {
-    constexpr int GROUPS = TILE / 8, N_K = ATTN_D / attn_mma_shared<TILE>::K_PARTS;
+/* Scores over a part of the values. A warp takes 8 ROWS rows, so that the queries are read from shared
+ * memory for that many; the other warps wait. */
+template <int TILE, int ROWS>
+__device__ __forceinline__ void attn_scores(attn_mma_shared<TILE> &sh) {
+    constexpr int GROUPS = TILE / (8 * ROWS), N_K = ATTN_D / attn_mma_shared<TILE>::K_PARTS;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const int rows = warp % GROUPS * 8, part = warp / GROUPS, k0 = part * N_K;
-    float c[ATTN_PLANES][4] = {};
-    /* A: rows 0-7, 8-15 at two halves of k; B: four blocks of k of the warp's 8 rows. */
+    if (warp >= ATTN_MMA_WARPS / ROWS) return;
+    const int rows = warp % GROUPS * 8 * ROWS, part = warp / GROUPS, k0 = part * N_K;
+    float c[ROWS][ATTN_PLANES][4] = {};
+    /* A: rows 0-7, 8-15 at two halves of k; B: four blocks of k of 8 rows. */
     const int a_row = lane & 15, a_k = (lane >> 4) * 8 + k0;
     const uint32_t b_at = ptx_shared(&sh.tile[rows + (lane & 7)][(lane >> 3) * 8 + k0]);
 #pragma unroll 2
     for (int k = 0; k < N_K; k += 32) {
-        uint32_t b[4];
-        ptx_load_matrix_4(b_at + k * 2, b);
+        uint32_t b[ROWS][4];
 #pragma unroll
-        for (int p = 0; p < ATTN_PLANES; p++) {
+        for (int r = 0; r < ROWS; r++)
+            ptx_load_matrix_4(b_at + (k + r * 8 * ATTN_PITCH) * 2, b[r]);
+#pragma unroll
+        for (int i = 0; i < 2 * ATTN_PLANES; i++) {
+            const int half = i / ATTN_PLANES, p = i % ATTN_PLANES;
             uint32_t x[4];
-            ptx_load_matrix_4(ptx_shared(&sh.q[p][a_row][a_k + k]), x);
-            ptx_mma_bf16(c[p], x, b[0], b[1]);
-            ptx_load_matrix_4(ptx_shared(&sh.q[p][a_row][a_k + k + 16]), x);
-            ptx_mma_bf16(c[p], x, b[2], b[3]);
+            ptx_load_matrix_4(ptx_shared(&sh.q[p][a_row][a_k + k + half * 16]), x);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                ptx_mma_bf16(c[r][p], x, b[r][2 * half], b[r][2 * half + 1]);
         }
     }
     const int g = lane >> 2, t = rows + 2 * (lane & 3);
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        sh.score[part][g + (i >> 1) * 8][t + (i & 1)] = (c[2][i] + c[1][i]) + c[0][i];
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            sh.score[part][g + (i >> 1) * 8][t + r * 8 + (i & 1)] =
+                (c[r][2][i] + c[r][1][i]) + c[r][0][i];
 }
 
 /* Weights of the tile's rows as bf16 planes, and its largest score and sum; one head a warp. */
@@ -214,17 +232,19 @@ __device__ __forceinline__ void attn_weights(
         if (j < n) most = v[i] > most ? v[i] : most;
     }
     most = warp_max(most);
+    float e[2] = {0.f, 0.f};
     sum = 0.f;
 #pragma unroll
     for (int i = 0; i < TILE / 32; i++) {
-        const int j = lane + i * 32;
-        const float e = j < n ? exp_near(v[i] - most) : 0.f;
-        __nv_bfloat16 planes[ATTN_PLANES];
-        sum += e;
-        attn_planes(bf16_near_if(p.is_bf16, e), planes);
+        e[i] = lane + i * 32 < n ? exp_near(v[i] - most) : 0.f;
+        sum += e[i];
+    }
+    uint32_t planes[ATTN_PLANES];
+    attn_planes(bf16_near_if(p.is_bf16, e[0]), bf16_near_if(p.is_bf16, e[1]), planes);
 #pragma unroll
-        for (int k = 0; k < ATTN_PLANES; k++)
-            sh.w[k][h][j] = planes[k];
+    for (int k = 0; k < ATTN_PLANES; k++) {
+        *(uint16_t *)&sh.w[k][h][lane] = (uint16_t)planes[k];
+        if (TILE > 32) *(uint16_t *)&sh.w[k][h][lane + 32] = (uint16_t)(planes[k] >> 16);
     }
     sum = warp_sum(sum);
 }
@@ -296,7 +316,7 @@ __global__ void __launch_bounds__(ATTN_THREADS, 1)
         attn_put_tile(sh, l, first, ahead);
         attn_fetch_tile<TILE>(l, rows, first + TILE, ahead);
         __syncthreads();
-        attn_scores(sh);
+        attn_scores<TILE, 2>(sh);
         __syncthreads();
         attn_weights(sh, p, l.n_all - first, tile_most, tile_sum);
         const attn_step s = attn_step_of(first == 0, most, tile_most);
@@ -344,7 +364,7 @@ __global__ void __launch_bounds__(ATTN_THREADS, 1)
     attn_fetch_tile<TILE>(l, rows, first, ahead);
     attn_put_tile(sh, l, first, ahead);
     __syncthreads();
-    attn_scores(sh);
+    attn_scores<TILE, 4>(sh);
     __syncthreads();
     attn_weights(sh, p, l.n_all - first, most, sum);
     __syncthreads();
