@@ -61,6 +61,15 @@ __device__ __forceinline__ uint64_t ptx_policy_once() {
     return policy;
 }
 
+/* 16 bytes to shared memory, both addresses multiples of 16, by one thread; then: an arrival on a barrier, which
+ * counts it among those it expects, when all of the thread's copies so far are there. */
+__device__ __forceinline__ void ptx_copy_16(uint32_t to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void ptx_copies_arrive(uint32_t barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 /* Asks for the line at p to be brought into the L2 cache. */
 __device__ __forceinline__ void ptx_prefetch_l2(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
@@ -89,6 +98,11 @@ __device__ __forceinline__ uint4 ptx_load_shared_16(uint32_t address) {
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "r"(address));
     return v;
+}
+__device__ __forceinline__ void ptx_store_shared_16(uint32_t address, uint4 v) {
+    asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y),
+                 "r"(v.z), "r"(v.w)
+                 : "memory");
 }
 __device__ __forceinline__ uint32_t ptx_load_shared_4(uint32_t address) {
     uint32_t v;

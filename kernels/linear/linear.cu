@@ -194,9 +194,10 @@ static void run_plain(kernel_context *k, const linear_args *a) {
         }
         if (i == a->n_jobs || a->jobs[i].n_rows == 0 || is_trellis(a->jobs[i].weight)) continue;
         const linear_job *j = &a->jobs[i];
-        p.own[p.n_own++] =
-            plain_job{linear_gpu_matrix(j->weight), j->x, j->x_rows, (int64_t)j->x_stride, j->y,
-                (int64_t)j->y_stride, j->n_rows, k->is_bf16 && !j->keeps_f32};
+        const plain_job job = {linear_gpu_matrix(j->weight), j->x, j->x_rows, (int64_t)j->x_stride,
+            j->y, (int64_t)j->y_stride, j->n_rows, k->is_bf16 && !j->keeps_f32};
+        if (linear_tile_run(k, &job)) continue;
+        p.own[p.n_own++] = job;
         rows = j->n_rows > rows ? j->n_rows : rows;
         out = j->weight->n_out > out ? j->weight->n_out : out;
     }

@@ -42,6 +42,10 @@ typedef struct plain_args {
 void linear_plain_run(
     kernel_context *k, const plain_args *a, int max_rows, int max_tiles, int max_out);
 
+/* The same for one job of many rows, by a kernel whose sums have the same bits; the scratch is used until then.
+ * False: not a job for it, nothing was done. */
+bool linear_tile_run(kernel_context *k, const plain_job *j);
+
 /* Work areas that stay zero between runs, made when the context is opened. */
 enum {
     EXL3_GPU_MAX_SUMS = 4 << 20, /* 64-bit sums: 8 rows of 129280 outputs and more */

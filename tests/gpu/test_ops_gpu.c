@@ -153,34 +153,62 @@ static void test_codebooks(void **state) {
 
 /* ---- plain linears ---- */
 
+/* n rows together, then few of them alone: the same bits. Rows are read by a list where has_list. */
+static void run_plain(int in, int out, int n, matrix_form form, bool has_list) {
+    float *x = random_floats((size_t)(n * in), 1), *w = random_floats((size_t)(in * out), 0.1f);
+    uint16_t *halves = mem_array((size_t)(in * out), 2);
+    int32_t *list = mem_array((size_t)n, 4);
+    for (int i = 0; i < in * out; i++) {
+        uint32_t u;
+        memcpy(&u, &w[i], 4);
+        halves[i] = (uint16_t)(u >> 16);
+    }
+    for (int i = 0; i < n; i++)
+        list[i] = (i * 7 + 3) % n;
+    size_t bytes = (size_t)(in * out) * (form == MATRIX_BF16 ? 2 : 4);
+    float *y = mem_array((size_t)(n * out), sizeof(float));
+    linear_weight weight = {.form = form, .n_in = in, .n_out = out, .row_stride = (size_t)in};
+    weight.data = form == MATRIX_BF16 ? (void *)halves : (void *)w;
+    linear_job job = {.weight = &weight, .x = x, .x_stride = (size_t)in, .y = y, .n_rows = n};
+    job.y_stride = (size_t)out;
+    if (has_list) job.x_rows = list;
+    cpu->linear(&host, &(linear_args){&job, 1});
+    weight.data = sent(weight.data, bytes);
+    job.x = sent(x, (size_t)(n * in) * 4);
+    if (has_list) job.x_rows = sent(list, (size_t)n * 4);
+    job.y = cuda->mem_new((size_t)(n * out) * 4);
+    cuda->linear(&device, &(linear_args){&job, 1});
+    compare("plain linear", y, job.y, (size_t)(n * out), 1e-5);
+    float *together = mem_array((size_t)(n * out), 4), *alone = mem_array((size_t)(60 * out), 4);
+    cuda->fetch(&device, together, job.y, (size_t)(n * out) * 4);
+    static const int rows[] = {1, 3, 6, 60};
+    for (int r = 0; r < 4 && rows[r] <= n; r++) {
+        job.n_rows = rows[r];
+        cuda->linear(&device, &(linear_args){&job, 1});
+        cuda->fetch(&device, alone, job.y, (size_t)(rows[r] * out) * 4);
+        check_device();
+        assert_memory_equal(alone, together, (size_t)(rows[r] * out) * 4);
+    }
+    const void *sent_parts[] = {weight.data, job.x, job.y, has_list ? job.x_rows : NULL};
+    for (int i = 0; i < 4; i++)
+        if (sent_parts[i] != NULL) cuda->mem_free((void *)(uintptr_t)sent_parts[i]);
+    mem_free(x), mem_free(w), mem_free(halves), mem_free(list), mem_free(y);
+    mem_free(together), mem_free(alone);
+}
+
 static void test_plain(void **state) {
     (void)state;
     static const int shapes[][2] = {{5120, 384}, {80, 512}, {33, 7}, {5376, 1}};
-    for (size_t c = 0; c < 4; c++) {
-        int in = shapes[c][0], out = shapes[c][1], n = 70;
-        float *x = random_floats((size_t)(n * in), 1), *w = random_floats((size_t)(in * out), 0.1f);
-        float *y = mem_array((size_t)(n * out), sizeof(float));
-        linear_weight weight = {.form = MATRIX_F32, .n_in = in, .n_out = out, .data = w};
-        weight.row_stride = (size_t)in;
-        linear_job job = {.weight = &weight, .x = x, .x_stride = (size_t)in, .y = y, .n_rows = n};
-        job.y_stride = (size_t)out;
-        cpu->linear(&host, &(linear_args){&job, 1});
-        weight.data = sent(w, (size_t)(in * out) * 4);
-        job.x = sent(x, (size_t)(n * in) * 4);
-        job.y = cuda->mem_new((size_t)(n * out) * 4);
-        cuda->linear(&device, &(linear_args){&job, 1});
-        compare("plain linear", y, job.y, (size_t)(n * out), 1e-5);
-        float *together = mem_array((size_t)(n * out), 4), *alone = mem_array((size_t)(6 * out), 4);
-        cuda->fetch(&device, together, job.y, (size_t)(n * out) * 4);
-        static const int rows[] = {1, 3, 6};
-        for (int r = 0; r < 3; r++) {
-            job.n_rows = rows[r];
-            cuda->linear(&device, &(linear_args){&job, 1});
-            cuda->fetch(&device, alone, job.y, (size_t)(rows[r] * out) * 4);
-            check_device();
-            assert_memory_equal(alone, together, (size_t)(rows[r] * out) * 4);
-        }
-    }
+    for (size_t c = 0; c < 4; c++)
+        run_plain(shapes[c][0], shapes[c][1], 70, MATRIX_F32, false);
+    run_plain(5120, 384, 70, MATRIX_BF16, true);
+    /* Tiles: whole and broken ones, the smallest length, few outputs. */
+    run_plain(5120, 384, 64, MATRIX_F32, false);
+    run_plain(5120, 384, 259, MATRIX_BF16, true);
+    run_plain(5120, 32, 200, MATRIX_BF16, false);
+    run_plain(512, 65, 131, MATRIX_BF16, false);
+    run_plain(1536, 640, 900, MATRIX_BF16, true);
+    run_plain(2048, 17, 1000, MATRIX_F32, false);
 }
 
 /* ---- attention ---- */
