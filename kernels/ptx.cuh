@@ -38,6 +38,11 @@ __device__ __forceinline__ void ptx_barrier_wait(uint32_t barrier, uint32_t pari
                  : "memory");
 }
 
+/* n threads, whole warps, meet at barrier id, 1 to 15; __syncthreads is 0. */
+__device__ __forceinline__ void ptx_named_barrier(int id, int n) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n) : "memory");
+}
+
 /* Bulk copy to shared memory; size and both addresses are multiples of 16. Completes on the barrier. */
 __device__ __forceinline__ void ptx_bulk_copy(
     uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
@@ -391,6 +396,12 @@ __device__ __forceinline__ void ptx_load_matrix_4_transposed(uint32_t address, u
 __device__ __forceinline__ uint32_t ptx_spread_signs(uint32_t c) {
     uint32_t r;
     asm("prmt.b32 %0, %1, %2, 0xd9c8;" : "=r"(r) : "r"(c << 4), "r"(c));
+    return r;
+}
+/* The larger one; NaN if either is. */
+__device__ __forceinline__ float ptx_max_nan(float a, float b) {
+    float r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
     return r;
 }
 /* Upper half of v moved down, zero extended; kept as a byte permute so that it uses the ALU pipe once. */

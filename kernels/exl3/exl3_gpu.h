@@ -180,6 +180,25 @@ int exl3_gpu_gemm_rotate_run(const exl3_gpu_gemm_args *a, cudaStream_t stream, e
 /* y of every tile. */
 int exl3_gpu_gemm_run(const exl3_gpu_gemm_args *a, cudaStream_t stream, err *e);
 
+typedef struct exl3_gpu_groups_args {
+    const exl3_gpu_job
+        *jobs; /* device; up NULL: jobs 2i and 2i + 1 are gate and up of the same rows */
+    const exl3_gpu_tile
+        *groups;             /* device [*n_groups]: every eighth row of every job or pair of jobs */
+    const int32_t *n_groups; /* device */
+    int in, tile_rows;       /* of all jobs; of the gemm that reads the operands */
+    int n_sms;
+    const float *up; /* down: [pairs][in], row i of a job is pair first_pair + i; its x is gate */
+    const float *weight; /* [pairs] */
+    float limit;
+    int is_bf16; /* rounds what is rotated */
+} exl3_gpu_groups_args;
+/* Whether rows of in inputs fit; if not, exl3_gpu_gemm_rotate_run does the same row by row. */
+int exl3_gpu_groups_fit(int in, int is_down);
+/* Operand (gemm form) and scale of every row, as exl3_gpu_gemm_rotate_run gives them: of x for gate and up, of
+ * weight * silu(min(gate, limit)) * clamp(up, +-limit) for down. */
+int exl3_gpu_groups_run(const exl3_gpu_groups_args *a, cudaStream_t stream, err *e);
+
 typedef struct exl3_gpu_experts_args {
     const exl3_gpu_list *
         gate_up; /* device; jobs 2i and 2i+1 are gate and up of expert i: same rows, operands ready */

@@ -80,7 +80,8 @@ static size_t lay_out(moe_buffers *b, char *base, const moe_args *a) {
     for (int i = 0; i < MOE_TILE_LISTS; i++)
         b->part_tiles[i] =
             (exl3_gpu_tile *)carve(&at, (i < 2 ? 2 : 1) * tiles * sizeof(exl3_gpu_tile));
-    b->n_tiles = (int32_t *)carve(&at, (2 + MOE_TILE_LISTS) * 4);
+    b->groups = (exl3_gpu_tile *)carve(&at, (cap / 8) * sizeof(exl3_gpu_tile));
+    b->n_tiles = (int32_t *)carve(&at, (3 + MOE_TILE_LISTS) * 4);
     b->operand_in = (uint32_t *)carve(&at, 2 * cap * d * 2);
     b->operand_out = (uint32_t *)carve(&at, cap * ff * 2);
     b->scale_in = (exl3_gpu_scale *)carve(&at, 2 * cap * sizeof(exl3_gpu_scale));
@@ -195,6 +196,26 @@ static int tile_rows(const cuda_device *d, const moe_args *a, const moe_table *t
     return mean < 100 ? EXL3_GPU_WIDE_ROWS : EXL3_GPU_WIDEST_ROWS;
 }
 
+/* Rows of the jobs as operands: gate and up from one read of a row, down with its activation. */
+static void run_groups(
+    kernel_context *k, const moe_args *a, const moe_buffers *b, int tile_rows, bool is_down) {
+    cuda_device *d = cuda_of(k);
+    exl3_gpu_groups_args g = {};
+    g.jobs = is_down ? b->packed_out : b->packed_in;
+    g.groups = b->groups;
+    g.n_groups = b->n_tiles + 2 + MOE_TILE_LISTS;
+    g.in = is_down ? a->n_ff : a->d;
+    g.tile_rows = tile_rows;
+    g.n_sms = d->n_sms;
+    if (is_down) {
+        g.up = b->up;
+        g.weight = b->pair_weight;
+        g.limit = a->limit;
+        g.is_bf16 = k->is_bf16;
+    }
+    k->rc = exl3_gpu_groups_run(&g, d->stream, &k->error);
+}
+
 /* Input jobs (gate and up) or output jobs (down), whichever forms there are. */
 static void run_linears(
     kernel_context *k, const moe_args *a, const moe_buffers *b, const moe_table *t, bool is_down) {
@@ -220,7 +241,11 @@ static void run_linears(
     g.max_out = out;
     g.max_k2 = t->max_k2;
     g.tile_rows = rows;
-    k->rc = exl3_gpu_gemm_rotate_run(&g, d->stream, &k->error);
+    if (exl3_gpu_groups_fit(is_down ? a->n_ff : a->d, is_down)) {
+        run_groups(k, a, b, rows, is_down);
+    } else {
+        k->rc = exl3_gpu_gemm_rotate_run(&g, d->stream, &k->error);
+    }
     for (int i = is_down ? 2 : 0, n = 0; n < 2 && k->rc == OK; i++, n++) {
         g.tiles = b->part_tiles[i];
         g.n_tiles = b->n_tiles + 2 + i;
@@ -231,6 +256,66 @@ static void run_linears(
             g.is_beside = 1;
         }
         k->rc = exl3_gpu_gemm_run(&g, d->stream, &k->error);
+    }
+}
+
+/* A launch of the plan by a cluster of n_parts blocks; one block is none. */
+typedef struct plan_launch {
+    cudaLaunchConfig_t config;
+    cudaLaunchAttribute attributes[2];
+} plan_launch;
+
+static void plan_launch_init(plan_launch *l, int n_parts, cudaStream_t s) {
+    *l = plan_launch{};
+    l->config.gridDim = dim3((unsigned)n_parts);
+    l->config.blockDim = dim3(MOE_PLAN_BLOCK);
+    l->config.stream = s;
+    l->attributes[0].id = cudaLaunchAttributeClusterDimension;
+    l->attributes[0].val.clusterDim.x = (unsigned)n_parts;
+    l->attributes[0].val.clusterDim.y = l->attributes[0].val.clusterDim.z = 1;
+    l->attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    l->attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    l->config.attrs = n_parts > 1 ? l->attributes : l->attributes + 1;
+    l->config.numAttrs = n_parts > 1 ? 2 : 1;
+}
+
+/* Pairs from which on a cluster makes the plan, above those of recorded steps; its blocks, of which every device allows
+ * eight, if it has room for them. */
+enum { PLAN_MANY_PAIRS = 2048, PLAN_PARTS = 8 };
+
+static int plan_parts(int id, const moe_args *a) {
+    static int known[64]; /* 1: no room, 2: room */
+    if (a->n_rows * a->n_used < PLAN_MANY_PAIRS || id < 0 || id >= 64) return 1;
+    if (known[id] == 0) {
+        plan_launch l;
+        int n = 0;
+        plan_launch_init(&l, PLAN_PARTS, NULL);
+        l.config.numAttrs = 1;
+        if (cudaOccupancyMaxActiveClusters(&n, moe_plan_kernel, &l.config) != cudaSuccess) {
+            (void)cudaGetLastError();
+            n = 0;
+        }
+        known[id] = n > 0 ? 2 : 1;
+    }
+    return known[id] == 2 ? PLAN_PARTS : 1;
+}
+
+static void run_plan(kernel_context *k, const moe_plan_args *p) {
+    plan_launch l;
+    plan_launch_init(&l, plan_parts(cuda_of(k)->id, &p->a), cuda_of(k)->stream);
+    k->rc = cuda_check(&k->error, cudaLaunchKernelEx(&l.config, moe_plan_kernel, *p), "moe plan");
+}
+
+static void run_sum(kernel_context *k, const moe_args *a, const moe_buffers *b) {
+    const bool is_wide = a->d % 4 == 0 && ((uintptr_t)a->out & 15) == 0;
+    const int n = is_wide ? a->d / 4 : a->d, used = a->n_used + 1;
+    const dim3 grid((unsigned)a->n_rows, (unsigned)((n + MOE_SUM_BLOCK - 1) / MOE_SUM_BLOCK));
+    if (is_wide) {
+        CUDA_RUN(k, "moe sum", moe_sum_kernel<float4>, grid, MOE_SUM_BLOCK, 0, (float4 *)a->out,
+            (const float4 *)b->down, b->row_pair, used, n);
+    } else {
+        CUDA_RUN(k, "moe sum", moe_sum_kernel<float>, grid, MOE_SUM_BLOCK, 0, a->out, b->down,
+            b->row_pair, used, n);
     }
 }
 
@@ -254,7 +339,7 @@ void moe_cuda(kernel_context *k, const moe_args *a) {
     p.tile_rows = tile_rows(cuda_of(k), a, t);
     p.is_bf16 = k->is_bf16;
     if (run_row(k, a, &p.b, t)) return;
-    CUDA_RUN(k, "moe plan", moe_plan_kernel, 1, MOE_PLAN_BLOCK, 0, p);
+    run_plan(k, &p);
     if (k->rc != OK) return;
     if (p.is_few) {
         run_few(k, a, &p.b, t);
@@ -262,11 +347,11 @@ void moe_cuda(kernel_context *k, const moe_args *a) {
     }
     run_linears(k, a, &p.b, t, false);
     if (k->rc != OK) return;
-    CUDA_RUN(k, "moe act", moe_act_kernel, (unsigned)(a->n_rows * (a->n_used + 1)), DEVICE_BLOCK, 0,
-        p.b.gate, p.b.up, p.b.pair_weight, a->n_ff, a->limit, k->is_bf16);
+    if (t->is_plain || !exl3_gpu_groups_fit(a->n_ff, true)) {
+        CUDA_RUN(k, "moe act", moe_act_kernel, (unsigned)(a->n_rows * (a->n_used + 1)),
+            DEVICE_BLOCK, 0, p.b.gate, p.b.up, p.b.pair_weight, a->n_ff, a->limit, k->is_bf16);
+    }
     run_linears(k, a, &p.b, t, true);
     if (k->rc != OK) return;
-    CUDA_RUN(k, "moe sum", moe_sum_kernel,
-        dim3((unsigned)a->n_rows, (unsigned)((a->d + DEVICE_BLOCK - 1) / DEVICE_BLOCK)),
-        DEVICE_BLOCK, 0, a->out, p.b.down, p.b.row_pair, a->n_used + 1, a->d);
+    run_sum(k, a, &p.b);
 }

@@ -11,7 +11,9 @@
 #include <cmocka.h>
 
 #include "engine/base/mem.h"
+#include "kernels/half.h"
 #include "kernels/moe/moe_row.h"
+#include "kernels/vec/vec.h"
 #include "tests/gpu/exl3_fixture.h"
 
 enum { MAX_LIST = 16 };
@@ -323,6 +325,187 @@ static void test_not_finite(void **state) {
     fixture_matrix_release(&m);
 }
 
+/* ---- groups ---- */
+
+enum { GROUP_JOBS = 3, GROUP_SOURCES = 40, GROUP_LIMIT = 3, GROUP_PAIRS = 256 };
+
+/* Three experts as a plan lays them out: in inputs, rows of each. */
+typedef struct group_case {
+    int in, tile_rows, is_down, is_bf16, n_rows[GROUP_JOBS];
+} group_case;
+
+typedef struct group_run {
+    const group_case *c;
+    fixture_matrix m[2 * GROUP_JOBS];
+    exl3_gpu_own_list list, want; /* the same jobs with other operands */
+    exl3_gpu_tile groups[GROUP_PAIRS];
+    int n_groups, n_pairs, n_jobs;
+    size_t n_x;
+    float *x, *up, *act, *weight; /* host */
+    void *device[64];
+    int n_device;
+} group_run;
+
+static void *group_sent(group_run *r, const void *from, size_t bytes) {
+    void *p = device_new(bytes);
+    if (from != NULL) device_put(p, from, bytes);
+    r->device[r->n_device++] = p;
+    return p;
+}
+
+/* Input or gate, and up, with rows that are not finite, zero, large and small; what down makes of them. */
+static void group_values(group_run *r) {
+    const group_case *c = r->c;
+    const size_t in = (size_t)c->in;
+    r->n_x = (size_t)(c->is_down ? r->n_pairs : GROUP_SOURCES) * in;
+    r->x = mem_array(r->n_x, sizeof(float));
+    r->up = mem_array(r->n_x, sizeof(float));
+    r->act = mem_array(r->n_x, sizeof(float));
+    r->weight = mem_array((size_t)r->n_pairs, sizeof(float));
+    fixture_values(r->x, r->n_x, (unsigned)c->in);
+    fixture_values(r->up, r->n_x, (unsigned)c->in + 1);
+    fixture_values(r->weight, (size_t)r->n_pairs, 3);
+    r->x[2 * in + 17] = NAN;
+    if (!c->is_down) r->x[4 * in + in - 1] = -INFINITY;
+    memset(r->x + 5 * in, 0, in * sizeof(float));
+    for (size_t i = 6 * in; i < 8 * in; i++)
+        r->x[i] *= i < 7 * in ? 1e30f : 1e-34f;
+    memcpy(r->act, r->x, r->n_x * sizeof(float));
+    for (int p = 0; c->is_down && p < r->n_pairs; p++) {
+        float *row = r->act + (size_t)p * in;
+        vec()->swiglu(row, r->up + (size_t)p * in, GROUP_LIMIT, r->weight[p], c->in);
+        for (size_t i = 0; c->is_bf16 && i < in; i++)
+            row[i] = bf16_round(row[i]);
+    }
+}
+
+/* Job i of both lists; pair: of its first row. */
+static void group_job(
+    group_run *r, int i, int pair, const float *x, const float *act, const int32_t *x_rows) {
+    const group_case *c = r->c;
+    const int n_rows = c->n_rows[c->is_down ? i : i / 2], cap = (n_rows + 7) / 8 * 8;
+    const int shape[3] = {c->in, 128, 6};
+    const size_t bytes = 4 * exl3_gpu_gemm_operand_words(c->in, cap);
+    const size_t scale_bytes = sizeof(exl3_gpu_scale) * (size_t)cap;
+    fixture_matrix_init(&r->m[i], shape, 0, (unsigned)i + 5);
+    exl3_gpu_job job = {.matrix = r->m[i].device,
+        .x = c->is_down ? x + (size_t)pair * (size_t)c->in : x,
+        .x_rows = c->is_down ? NULL : x_rows + pair,
+        .x_stride = c->in,
+        .operand = group_sent(r, NULL, bytes),
+        .scale = group_sent(r, NULL, scale_bytes),
+        .n_rows = n_rows,
+        .row_cap = cap,
+        .first_pair = pair};
+    r->list.jobs[i] = job;
+    if (c->is_down) job.x = act + (size_t)pair * (size_t)c->in;
+    job.operand = group_sent(r, NULL, bytes);
+    job.scale = group_sent(r, NULL, scale_bytes);
+    r->want.jobs[i] = job;
+}
+
+static void group_run_init(group_run *r, const group_case *c) {
+    int32_t rows[GROUP_PAIRS];
+    *r = (group_run){.c = c, .n_jobs = c->is_down ? GROUP_JOBS : 2 * GROUP_JOBS};
+    for (int j = 0; j < GROUP_JOBS; j++) {
+        for (int row = 0; row < c->n_rows[j]; row += 8)
+            r->groups[r->n_groups++] = (exl3_gpu_tile){j, row};
+        r->n_pairs += c->n_rows[j];
+    }
+    for (int i = 0; i < r->n_pairs; i++)
+        rows[i] = (i * 7 + 2) % GROUP_SOURCES;
+    group_values(r);
+    const float *x = group_sent(r, r->x, r->n_x * sizeof(float));
+    const float *act = group_sent(r, r->act, r->n_x * sizeof(float));
+    const int32_t *x_rows = group_sent(r, rows, (size_t)r->n_pairs * sizeof(int32_t));
+    r->list.n_jobs = r->want.n_jobs = r->n_jobs;
+    for (int i = 0, pair = 0; i < r->n_jobs; i++) {
+        group_job(r, i, pair, x, act, x_rows);
+        if (c->is_down || i % 2 == 1) pair += r->list.jobs[i].n_rows;
+    }
+}
+
+/* Compares job i with the other form's and clears it. */
+static void group_compare(const group_run *r, int i, int n_sms) {
+    const exl3_gpu_job *a = &r->list.jobs[i], *b = &r->want.jobs[i];
+    const size_t n = exl3_gpu_gemm_operand_words(r->c->in, a->row_cap);
+    const size_t scale_bytes = sizeof(exl3_gpu_scale) * (size_t)a->row_cap;
+    uint32_t *got = mem_array(n, 4), *want = mem_array(n, 4);
+    exl3_gpu_scale got_scale[GROUP_PAIRS], want_scale[GROUP_PAIRS];
+    device_get(got, a->operand, n * 4);
+    device_get(want, b->operand, n * 4);
+    device_get(got_scale, a->scale, scale_bytes);
+    device_get(want_scale, b->scale, scale_bytes);
+    for (size_t k = 0; k < n; k++) {
+        if (got[k] == want[k]) continue;
+        fail_msg("groups of %d inputs, tiles of %d, down %d, %d SMs: job %d, word %zu of %zu: "
+                 "got %08x, want %08x",
+            r->c->in, r->c->tile_rows, r->c->is_down, n_sms, i, k, n, got[k], want[k]);
+    }
+    for (int k = 0; k < a->n_rows; k++) {
+        if (memcmp(&got_scale[k], &want_scale[k], sizeof *got_scale) == 0) continue;
+        fail_msg("groups of %d inputs, down %d, %d SMs: job %d, row %d: scale %.9g and %.9g, "
+                 "sum %d and %d",
+            r->c->in, r->c->is_down, n_sms, i, k, (double)got_scale[k].scale,
+            (double)want_scale[k].scale, got_scale[k].sum, want_scale[k].sum);
+    }
+    device_ok(cudaMemset(a->operand, 0, n * 4), "clear");
+    device_ok(cudaMemset(a->scale, 0xff, scale_bytes), "poison");
+    mem_free(got);
+    mem_free(want);
+}
+
+static void run_groups(const group_case *c) {
+    static group_run r;
+    static const int sms[] = {1, 3, 48};
+    err e = ERR_INIT;
+    group_run_init(&r, c);
+    exl3_gpu_gemm_args rows = {
+        .own = &r.want, .max_out = 128, .max_k2 = 6, .tile_rows = c->tile_rows, .max_tiles = 8};
+    assert_int_equal(exl3_gpu_gemm_rotate_run(&rows, NULL, &e), OK);
+    exl3_gpu_groups_args a = {.jobs = group_sent(&r, r.list.jobs, sizeof r.list.jobs),
+        .groups = group_sent(&r, r.groups, sizeof r.groups),
+        .n_groups = group_sent(&r, &r.n_groups, sizeof r.n_groups),
+        .in = c->in,
+        .tile_rows = c->tile_rows,
+        .limit = GROUP_LIMIT,
+        .is_bf16 = c->is_bf16};
+    if (c->is_down) {
+        a.up = group_sent(&r, r.up, r.n_x * sizeof(float));
+        a.weight = group_sent(&r, r.weight, (size_t)r.n_pairs * sizeof(float));
+    }
+    for (size_t k = 0; k < sizeof sms / sizeof *sms; k++) {
+        a.n_sms = sms[k];
+        assert_int_equal(exl3_gpu_groups_run(&a, NULL, &e), OK);
+        device_ok(cudaDeviceSynchronize(), "groups");
+        for (int i = 0; i < r.n_jobs; i++)
+            group_compare(&r, i, sms[k]);
+    }
+    for (int i = 0; i < r.n_device; i++)
+        device_free(r.device[i]);
+    for (int i = 0; i < r.n_jobs; i++)
+        fixture_matrix_release(&r.m[i]);
+    mem_free(r.x);
+    mem_free(r.up);
+    mem_free(r.act);
+    mem_free(r.weight);
+}
+
+/* Operands and scales of groups against those made row by row. */
+static void test_groups(void **state) {
+    (void)state;
+    static const group_case cases[] = {{128, 32, 0, 0, {1, 9, 64}}, {640, 64, 0, 0, {8, 33, 5}},
+        {5120, 128, 0, 0, {130, 3, 17}}, {1152, 96, 0, 0, {97, 12, 7}}, {128, 32, 1, 0, {9, 64, 1}},
+        {1152, 128, 1, 1, {130, 3, 17}}, {1280, 64, 1, 0, {8, 70, 9}},
+        {1408, 96, 1, 1, {12, 97, 4}}, {2304, 128, 1, 1, {6, 5, 150}},
+        {2560, 32, 1, 0, {33, 4, 2}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        run_groups(&cases[i]);
+    assert_true(exl3_gpu_groups_fit(5120, 0) && exl3_gpu_groups_fit(2560, 1));
+    assert_false(exl3_gpu_groups_fit(5248, 0) || exl3_gpu_groups_fit(2688, 1));
+    assert_false(exl3_gpu_groups_fit(192, 0));
+}
+
 /* ---- experts ---- */
 
 enum { D = 512, WIDTH = 384, EXPERTS = 12, CHOICES = 4, TOKENS = 8, LIMIT = 10 };
@@ -578,6 +761,6 @@ int main(void) {
         cmocka_unit_test(test_every_rate), cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_lists), cmocka_unit_test(test_many_rows),
         cmocka_unit_test(test_tiles), cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_experts)};
+        cmocka_unit_test(test_groups), cmocka_unit_test(test_experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
