@@ -131,6 +131,12 @@ __device__ __forceinline__ void ptx_mma_s8s8(
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
+/* The nearest bf16 values, a in the low half; a NaN becomes 0x7fff. */
+__device__ __forceinline__ uint32_t ptx_bf16_pair(float a, float b) {
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
+    return r;
+}
 /* c[16 x 8] += a[16 x 16] (bf16) . b[16 x 8] (bf16), 32-bit floats. */
 __device__ __forceinline__ void ptx_mma_bf16(
     float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

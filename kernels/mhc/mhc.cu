@@ -1,7 +1,7 @@
-#include "kernels/mhc/mhc_kernel.cuh"
+#include "kernels/mhc/mhc_many_kernel.cuh"
 
-/* Rows of a block when there are many: they share one read of the matrix. */
-enum { MHC_FEW_ROWS = 8, MHC_ROWS_OF_BLOCK = 16 };
+/* Rows of a block when there are many: they share one read of the matrix. A warp takes four at once. */
+enum { MHC_LOTS = 1024, MHC_ROWS_OF_BLOCK = 32, MHC_ROWS_OF_LOTS = 128 };
 
 void mhc_streams_run(kernel_context *k, mhc_streams_params *p) {
     if (k->rc != OK || p->n_rows == 0) return;
@@ -9,18 +9,18 @@ void mhc_streams_run(kernel_context *k, mhc_streams_params *p) {
         k->rc = err_set(&k->error, ERR_LIMIT, "hyper-connections: %d streams", p->n_streams);
         return;
     }
+    const bool is_many = mhc_is_many(p->n_rows, p->n_streams, p->d);
     p->n_slices = mhc_slices(p->d);
-    p->rows_of_block = p->n_rows <= MHC_FEW_ROWS ? 1 : MHC_ROWS_OF_BLOCK;
+    p->rows_of_block = !is_many ? 1 : p->n_rows < MHC_LOTS ? MHC_ROWS_OF_BLOCK : MHC_ROWS_OF_LOTS;
     p->is_bf16 = k->is_bf16;
     const dim3 grid(
         (unsigned)p->n_slices, (unsigned)((p->n_rows + p->rows_of_block - 1) / p->rows_of_block));
-    if (p->n_streams != 4 || p->d % MHC_SLICE != 0) {
-        CUDA_RUN(k, "hyper-connections", (mhc_streams_kernel<false, 1>), grid, MHC_THREADS, 0, *p);
-    } else if (p->rows_of_block == 1) {
-        CUDA_RUN(k, "hyper-connections", (mhc_streams_kernel<true, 1>), grid, MHC_THREADS, 0, *p);
+    if (is_many) {
+        CUDA_RUN(k, "hyper-connections", mhc_many_kernel, grid, MHC_THREADS, 0, *p);
+    } else if (p->n_streams == 4 && p->d % MHC_SLICE == 0) {
+        CUDA_RUN(k, "hyper-connections", mhc_streams_kernel<true>, grid, MHC_THREADS, 0, *p);
     } else {
-        CUDA_RUN(
-            k, "hyper-connections", (mhc_streams_kernel<true, MHC_ROWS>), grid, MHC_THREADS, 0, *p);
+        CUDA_RUN(k, "hyper-connections", mhc_streams_kernel<false>, grid, MHC_THREADS, 0, *p);
     }
 }
 

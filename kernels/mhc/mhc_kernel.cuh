@@ -1,7 +1,8 @@
 /* Hyper-connections: expand, collapse and the dots of the mix in one pass over the streams. A block
  * owns 64 channels of all streams; what needs a whole row (the norm, the end of the mix) is left to
- * the launch behind it (prepare_kernel.cuh). Bound by latency for one row (the matrix, 2 MB at the real
- * size, is read before the wait for the kernel before), by memory for many. */
+ * the launch behind it (prepare_kernel.cuh). This form is for few rows and for what mhc_many_kernel.cuh
+ * does not take. Bound by latency: the matrix, 2 MB at the real size, is read before the wait for the
+ * kernel before. */
 #ifndef TANDEM_KERNELS_MHC_MHC_KERNEL_CUH
 #define TANDEM_KERNELS_MHC_MHC_KERNEL_CUH
 
@@ -88,74 +89,25 @@ __device__ __forceinline__ float mhc_value(
     return bf16_near_if(p.is_bf16, v);
 }
 
-/* The streams of the block's channels of n <= ROWS rows into u, stored again when expanded. All
- * loads of all rows are on their way before the first value is used. */
-template <int ROWS>
-__device__ __forceinline__ void mhc_load_streams(const mhc_streams_params &p, int first, int n,
-    int c0, float (*u)[MHC_MAX_STREAMS * MHC_SLICE]) {
+/* The streams of the block's channels of row r of h into u, stored again when expanded. All loads are on
+ * their way before the first value is used. */
+__device__ __forceinline__ void mhc_load_streams(
+    const mhc_streams_params &p, size_t r, int c0, float *u) {
     constexpr int PARTS = MHC_MAX_STREAMS * MHC_SLICE / MHC_THREADS;
     const int n_values = p.n_streams * MHC_SLICE;
-    float v[ROWS][PARTS];
+    float v[PARTS];
 #pragma unroll
-    for (int i = 0; i < ROWS; i++)
-#pragma unroll
-        for (int q = 0; q < PARTS; q++) {
-            const int e = q * MHC_THREADS + threadIdx.x, c = c0 + e % MHC_SLICE;
-            v[i][q] = i < n && e < n_values && c < p.d
-                          ? mhc_value(p, mhc_row(p, first + i), e / MHC_SLICE, c)
-                          : 0.f;
-        }
-    __syncthreads(); /* every stream was read before one is written, and u is free again */
-#pragma unroll
-    for (int i = 0; i < ROWS; i++)
-#pragma unroll
-        for (int q = 0; q < PARTS; q++) {
-            const int e = q * MHC_THREADS + threadIdx.x, c = c0 + e % MHC_SLICE;
-            if (i >= n || e >= n_values) continue;
-            u[i][e] = v[i][q];
-            if (p.y != nullptr && c < p.d)
-                p.h[(mhc_row(p, first + i) * p.n_streams + e / MHC_SLICE) * p.d + c] = v[i][q];
-        }
-    __syncthreads();
-}
-
-/* The same for four streams and as many rows as a block has threads for their channels: a thread makes
- * all streams of a channel, so that every value is read once. */
-constexpr int MHC_ROWS = MHC_THREADS / MHC_SLICE;
-
-__device__ __forceinline__ void mhc_load_rows(const mhc_streams_params &p, int first, int n, int c0,
-    float (*u)[MHC_MAX_STREAMS * MHC_SLICE], float (*mix)[20]) {
-    const int i = threadIdx.x / MHC_SLICE, c = threadIdx.x % MHC_SLICE;
-    const bool is_here = i < n, expands = p.y != nullptr;
-    const size_t r = is_here ? mhc_row(p, first + i) : 0;
-    float *h = p.h + r * 4 * p.d + c0 + c;
-    float in[4] = {0.f, 0.f, 0.f, 0.f}, y = 0.f;
-    if (is_here) {
-#pragma unroll
-        for (int t = 0; t < 4; t++)
-            in[t] = h[(size_t)t * p.d];
-        if (expands) y = p.y[r * p.d + c0 + c];
+    for (int q = 0; q < PARTS; q++) {
+        const int e = q * MHC_THREADS + threadIdx.x, c = c0 + e % MHC_SLICE;
+        v[q] = e < n_values && c < p.d ? mhc_value(p, r, e / MHC_SLICE, c) : 0.f;
     }
-    if (expands && threadIdx.x < MHC_ROWS * 20) {
-        const int row = threadIdx.x / 20, e = threadIdx.x % 20;
-        if (row < n) {
-            const size_t q = mhc_row(p, first + row);
-            mix[row][e] = e < 4 ? p.post[q * 4 + e] : p.comb[q * 16 + e - 4];
-        }
-    }
-    __syncthreads(); /* mix is there, and u is free again */
+    __syncthreads(); /* every stream was read before one is written */
 #pragma unroll
-    for (int t = 0; t < 4; t++) {
-        float v = in[t];
-        if (expands && is_here) {
-            v = y * mix[i][t];
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                v += in[j] * mix[i][4 + j * 4 + t];
-            v = bf16_near_if(p.is_bf16, v);
-            h[(size_t)t * p.d] = v;
-        }
-        u[i][t * MHC_SLICE + c] = v;
+    for (int q = 0; q < PARTS; q++) {
+        const int e = q * MHC_THREADS + threadIdx.x, c = c0 + e % MHC_SLICE;
+        if (e >= n_values) continue;
+        u[e] = v[q];
+        if (p.y != nullptr && c < p.d) p.h[(r * p.n_streams + e / MHC_SLICE) * p.d + c] = v[q];
     }
     __syncthreads();
 }
@@ -172,38 +124,27 @@ __device__ __forceinline__ void mhc_collapse_row(
     p.raw[i * p.d + c0 + c] = bf16_near_if(p.is_bf16, v);
 }
 
-/* Grid: slices, groups of rows_of_block rows; ROWS of them at a time. */
-template <bool IS_FAST, int ROWS>
+/* Grid: slices, rows. */
+template <bool IS_FAST>
 __global__ void __launch_bounds__(MHC_THREADS)
     mhc_streams_kernel(const __grid_constant__ mhc_streams_params p) {
-    __shared__ __align__(16) float u[ROWS][MHC_MAX_STREAMS * MHC_SLICE];
-    __shared__ float sums[ROWS][MHC_MAX_MIX + 1], mix[ROWS][20];
-    const int c0 = blockIdx.x * MHC_SLICE, first = blockIdx.y * p.rows_of_block;
+    __shared__ __align__(16) float u[MHC_MAX_STREAMS * MHC_SLICE];
+    __shared__ float sums[MHC_MAX_MIX + 1];
+    const int c0 = blockIdx.x * MHC_SLICE, i = blockIdx.y;
     const int n_dots = p.n_streams * (2 + p.n_streams) + 1;
-    const int end = min(first + p.rows_of_block, p.n_rows);
     mhc_fast_matrix m;
     ptx_release_next();
     if (IS_FAST && p.dots != nullptr) m.load(p, c0);
     ptx_wait_for_previous();
-    for (int i0 = first; i0 < end; i0 += ROWS) {
-        const int n = min(ROWS, end - i0);
-        if constexpr (ROWS == MHC_ROWS) mhc_load_rows(p, i0, n, c0, u, mix);
-        if constexpr (ROWS != MHC_ROWS) mhc_load_streams<ROWS>(p, i0, n, c0, u);
-        for (int i = threadIdx.x / MHC_SLICE; i < n && p.raw != nullptr;
-             i += MHC_THREADS / MHC_SLICE)
-            mhc_collapse_row(p, i0 + i, mhc_row(p, i0 + i), c0, u[i]);
-        if (p.dots == nullptr) continue;
-            /* Rows behind the end are computed too and not stored. */
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            if constexpr (IS_FAST) mhc_fast_dots(m, u[i], sums[i]);
-            if constexpr (!IS_FAST) mhc_any_dots(p, c0, u[i], sums[i]);
-        }
-        __syncthreads();
-        for (int e = threadIdx.x; e < n * n_dots; e += MHC_THREADS)
-            p.dots[((size_t)(i0 + e / n_dots) * p.n_slices + blockIdx.x) * n_dots + e % n_dots] =
-                sums[e / n_dots][e % n_dots];
-    }
+    const size_t r = mhc_row(p, i);
+    mhc_load_streams(p, r, c0, u);
+    if (threadIdx.x < MHC_SLICE && p.raw != nullptr) mhc_collapse_row(p, i, r, c0, u);
+    if (p.dots == nullptr) return;
+    if constexpr (IS_FAST) mhc_fast_dots(m, u, sums);
+    if constexpr (!IS_FAST) mhc_any_dots(p, c0, u, sums);
+    __syncthreads();
+    for (int f = threadIdx.x; f < n_dots; f += MHC_THREADS)
+        p.dots[((size_t)i * p.n_slices + blockIdx.x) * p.dots_stride + f] = sums[f];
 }
 
 __global__ void __launch_bounds__(DEVICE_BLOCK) mhc_mean_kernel(mhc_mean_args a, bool is_bf16) {

@@ -36,7 +36,7 @@ typedef struct streams_work {
 } streams_work;
 
 static size_t dots_of_row(const streams_work *w) {
-    return (1 + (size_t)w->n_streams * (size_t)(2 + w->n_streams)) * (size_t)mhc_slices(w->d);
+    return (size_t)mhc_dots_stride(w->n_rows, w->n_streams, w->d) * (size_t)mhc_slices(w->d);
 }
 
 /* Bytes of tail that a row needs until the launch behind. */
@@ -75,6 +75,7 @@ static void launch_streams(kernel_context *k, const streams_work *w, prepare_arg
         p.h = (float *)w->mix.h, p.fn = w->mix.w.fn;
         p.dots = (float *)cuda_tail_take(k, (size_t)w->n_rows * dots_of_row(w) * sizeof(float));
         tasks->mix = w->mix, tasks->dots = p.dots, tasks->n_slices = mhc_slices(w->d);
+        p.dots_stride = tasks->dots_stride = mhc_dots_stride(w->n_rows, w->n_streams, w->d);
         t.kind = PREPARE_MIX;
         tasks->tasks[tasks->n_tasks++] = t;
     }

@@ -54,8 +54,8 @@ typedef struct prepare_args {
     prepare_task tasks[PREPARE_MAX_TASKS];
     prepare_operand operands[PREPARE_MAX_OPERANDS];
     int32_t n_tasks, n_operands, is_bf16;
-    int32_t n_slices;  /* mix */
-    const float *dots; /* mix: [rows][n_slices][n_mix + 1] */
+    int32_t n_slices, dots_stride; /* mix */
+    const float *dots;             /* mix: [rows][n_slices][dots_stride] */
     mhc_mix_args mix;
     attn_parts attn;
     kv_ring_write_args ring;

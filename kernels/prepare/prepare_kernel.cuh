@@ -128,6 +128,15 @@ __device__ __forceinline__ void prepare_norm(const prepare_task &t, float4 (&v)[
     }
 }
 
+/* Two pairs rotated by the table at c. */
+__device__ __forceinline__ float4 prepare_turned(
+    const prepare_task &t, const float *table, float4 v, bool is_bf16) {
+    const float4 c = *(const float4 *)table;
+    const float s0 = t.is_inverse ? -c.y : c.y, s1 = t.is_inverse ? -c.w : c.w;
+    return prepare_rounded(is_bf16, make_float4(v.x * c.x - v.y * s0, v.x * s0 + v.y * c.x,
+                                        v.z * c.z - v.w * s1, v.z * s1 + v.w * c.z));
+}
+
 /* Pairs of the last d_rope values of every head. */
 template <int BLOCKS>
 __device__ __forceinline__ void prepare_rope(
@@ -137,12 +146,8 @@ __device__ __forceinline__ void prepare_rope(
 #pragma unroll
     for (int i = 0; i < BLOCKS; i++) {
         const int at = prepare_at(i), in_head = at % t.d_head;
-        if (at >= t.n || in_head < fixed) continue;
-        const float4 c = *(const float4 *)(table + in_head - fixed);
-        const float s0 = t.is_inverse ? -c.y : c.y, s1 = t.is_inverse ? -c.w : c.w;
-        v[i] = prepare_rounded(
-            is_bf16, make_float4(v[i].x * c.x - v[i].y * s0, v[i].x * s0 + v[i].y * c.x,
-                         v[i].z * c.z - v[i].w * s1, v[i].z * s1 + v[i].w * c.z));
+        if (at < t.n && in_head >= fixed)
+            v[i] = prepare_turned(t, table + in_head - fixed, v[i], is_bf16);
     }
 }
 
@@ -252,10 +257,10 @@ __device__ __forceinline__ void prepare_mix(const prepare_args &p, prepare_share
     const int n_mix = p.mix.n_streams * (2 + p.mix.n_streams);
     ptx_wait_for_previous();
     for (int f = warp; f <= n_mix; f += PREPARE_WARPS) {
-        const float *at = p.dots + (size_t)r * p.n_slices * (n_mix + 1) + f;
+        const float *at = p.dots + (size_t)r * p.n_slices * p.dots_stride + f;
         float sum = 0.f;
         for (int s = lane; s < p.n_slices; s += 32)
-            sum += __ldcg(at + s * (n_mix + 1));
+            sum += __ldcg(at + s * p.dots_stride);
         sum = warp_sum(sum);
         if (lane == 0) sh.mix[f] = sum;
     }

@@ -1,0 +1,231 @@
+/* The streams of many rows with four streams (mhc_kernel.cuh says what is computed). A block has the
+ * matrix of its 64 channels in shared memory; a warp makes 2 ROWS rows at a time on its own, lanes 0-15
+ * one of a pair and 16-31 the other, a lane four channels of all streams of ROWS rows in registers: so
+ * streams are read and written once, 16 bytes a lane, without a barrier. A lane's dots are those that
+ * lanes L and L + 16 have for one row, so the sums are the same. 8,192 rows of 4 x 5120 on an H200 take
+ * 544 us, 3.2 TB/s, of which 122 are the dots (2026-12-01; 1,221 by blocks that had the streams in shared
+ * memory). 80 registers, three blocks an SM. */
+#ifndef TANDEM_KERNELS_MHC_MHC_MANY_KERNEL_CUH
+#define TANDEM_KERNELS_MHC_MHC_MANY_KERNEL_CUH
+
+#include "kernels/mhc/mhc_kernel.cuh"
+
+constexpr int MHC_MANY_MIX = 24; /* of four streams */
+constexpr int MHC_MANY_ROWS = 2,
+              MHC_MANY_OUT = 4; /* a lane's rows; outputs whose dots are added at once */
+
+template <int ROWS> struct mhc_many_shared {
+    float w[MHC_MANY_MIX][4 * MHC_SLICE];
+    float coef[MHC_WARPS][2 * ROWS][24]; /* post, comb, pre */
+    float sums[MHC_WARPS][2 * ROWS][MHC_DOTS];
+};
+
+/* A lane's part of ROWS rows, and of what the warp mixes them with. */
+template <int ROWS> struct mhc_many_rows {
+    float4 h[ROWS][4], y[ROWS], comb;
+    float2 post, pre;
+};
+
+/* The k-th row of this lane within its warp's. */
+__device__ __forceinline__ int mhc_many_row(int k) {
+    return 2 * k + (int)(threadIdx.x >> 4 & 1);
+}
+
+__device__ __forceinline__ float4 mhc_times(float4 a, float s) {
+    return make_float4(a.x * s, a.y * s, a.z * s, a.w * s);
+}
+__device__ __forceinline__ float4 mhc_plus(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+/* bf16_near_if of four values; the instruction has no payload of a NaN. */
+__device__ __forceinline__ float4 mhc_rounded(bool is_bf16, float4 v) {
+    if (!is_bf16) return v;
+    if (!isnan((v.x + v.y) + (v.z + v.w))) {
+        const uint32_t a = ptx_bf16_pair(v.x, v.y), b = ptx_bf16_pair(v.z, v.w);
+        return make_float4(__uint_as_float(a << 16), __uint_as_float(a & 0xffff0000u),
+            __uint_as_float(b << 16), __uint_as_float(b & 0xffff0000u));
+    }
+    return make_float4(bf16_near(v.x), bf16_near(v.y), bf16_near(v.z), bf16_near(v.w));
+}
+
+/* Rows first .. of the warp, those behind end left out; c: the lane's first channel. */
+template <int ROWS>
+__device__ __forceinline__ void mhc_many_load(
+    const mhc_streams_params &p, int first, int end, int c, mhc_many_rows<ROWS> &in) {
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int k = 0; k < ROWS; k++) {
+        const int row = first + mhc_many_row(k);
+        if (row >= end) continue;
+        const size_t r = mhc_row(p, row);
+        const float *h = p.h + r * 4 * p.d + c;
+#pragma unroll
+        for (int t = 0; t < 4; t++)
+            in.h[k][t] = __ldcg((const float4 *)(h + (size_t)t * p.d));
+        if (p.y != nullptr) in.y[k] = __ldcg((const float4 *)(p.y + r * p.d + c));
+    }
+    if (p.y != nullptr && lane < 8 * ROWS && first + lane / 4 < end)
+        in.comb = __ldg((const float4 *)(p.comb + (size_t)first * 16) + lane);
+    if (lane >= 4 * ROWS || first + lane / 2 >= end) return;
+    if (p.y != nullptr) in.post = __ldg((const float2 *)(p.post + (size_t)first * 4) + lane);
+    if (p.raw != nullptr)
+        in.pre = __ldg((const float2 *)(p.pre + mhc_row(p, first + lane / 2) * 4) + (lane & 1));
+}
+
+/* Expands one row of the lane with the coefficients q, stored when it is a row; and collapses it. */
+__device__ __forceinline__ void mhc_many_make(const mhc_streams_params &p, int row, bool is_here,
+    int c, const float *q, float4 (&h)[4], float4 y) {
+    const size_t r = is_here ? mhc_row(p, row) : 0;
+    if (p.y != nullptr) {
+        const float4 post = *(const float4 *)q;
+        float4 v[4] = {
+            mhc_times(y, post.x), mhc_times(y, post.y), mhc_times(y, post.z), mhc_times(y, post.w)};
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float4 comb = *(const float4 *)(q + 4 + 4 * j);
+            v[0] = mhc_plus(v[0], mhc_times(h[j], comb.x));
+            v[1] = mhc_plus(v[1], mhc_times(h[j], comb.y));
+            v[2] = mhc_plus(v[2], mhc_times(h[j], comb.z));
+            v[3] = mhc_plus(v[3], mhc_times(h[j], comb.w));
+        }
+#pragma unroll
+        for (int t = 0; t < 4; t++) {
+            h[t] = mhc_rounded(p.is_bf16, v[t]);
+            if (is_here) *(float4 *)(p.h + (r * 4 + t) * p.d + c) = h[t];
+        }
+    }
+    if (p.raw == nullptr) return;
+    const float4 pre = *(const float4 *)(q + 20);
+    float4 v = mhc_times(h[0], pre.x);
+    v = mhc_plus(v, mhc_times(h[1], pre.y));
+    v = mhc_plus(v, mhc_times(h[2], pre.z));
+    v = mhc_plus(v, mhc_times(h[3], pre.w));
+    if (is_here) *(float4 *)(p.raw + (size_t)row * p.d + c) = mhc_rounded(p.is_bf16, v);
+}
+
+/* Sums over 16 lanes of N values a lane, halving distances; lane L has that of value L % 16 / (16 / N). */
+template <int N> __device__ __forceinline__ float mhc_half_sums(float (&v)[N]) {
+    int m = 8;
+#pragma unroll
+    for (int half = N / 2; half > 0; half >>= 1, m >>= 1) {
+        const bool is_upper = (threadIdx.x & m) != 0;
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            const float keep = is_upper ? v[i + half] : v[i], give = is_upper ? v[i] : v[i + half];
+            v[i] = keep + __shfl_xor_sync(~0u, give, m);
+        }
+    }
+    float sum = v[0];
+#pragma unroll
+    for (; m > 0; m >>= 1)
+        sum += __shfl_xor_sync(~0u, sum, m);
+    return sum;
+}
+
+/* Dots f0 .. f0 + OUT - 1 of the warp's rows with the rows of the matrix at w. */
+template <int ROWS, int OUT>
+__device__ __forceinline__ void mhc_many_dots(
+    const float4 (&h)[ROWS][4], const float *w, int f0, float (*sums)[MHC_DOTS]) {
+    const int lane = threadIdx.x & 15;
+    float v[ROWS * OUT];
+#pragma unroll
+    for (int g = 0; g < OUT; g++) {
+        const float4 *at = (const float4 *)w + g * MHC_SLICE + lane;
+        const float4 w0 = at[0], w1 = at[16], w2 = at[32], w3 = at[48];
+#pragma unroll
+        for (int k = 0; k < ROWS; k++)
+            v[k * OUT + g] = mhc_dot4(w2, h[k][2], mhc_dot4(w0, h[k][0], 0.f)) +
+                             mhc_dot4(w3, h[k][3], mhc_dot4(w1, h[k][1], 0.f));
+    }
+    constexpr int LANES = 16 / (ROWS * OUT);
+    const float sum = mhc_half_sums(v);
+    const int i = lane / LANES;
+    if (lane % LANES == 0) sums[mhc_many_row(i / OUT)][f0 + i % OUT] = sum;
+}
+
+template <int ROWS>
+__device__ __forceinline__ void mhc_many_squares(
+    const float4 (&h)[ROWS][4], float (*sums)[MHC_DOTS]) {
+    const int lane = threadIdx.x & 15;
+    float v[ROWS];
+#pragma unroll
+    for (int k = 0; k < ROWS; k++)
+        v[k] = mhc_dot4(h[k][2], h[k][2], mhc_dot4(h[k][0], h[k][0], 0.f)) +
+               mhc_dot4(h[k][3], h[k][3], mhc_dot4(h[k][1], h[k][1], 0.f));
+    constexpr int LANES = 16 / ROWS;
+    const float sum = mhc_half_sums(v);
+    if (lane % LANES == 0) sums[mhc_many_row(lane / LANES)][MHC_MANY_MIX] = sum;
+}
+
+/* The matrix of the block's channels to shared memory. */
+__device__ __forceinline__ void mhc_many_matrix(
+    const mhc_streams_params &p, int c0, float (*w)[4 * MHC_SLICE]) {
+    for (int e = threadIdx.x; e < MHC_MANY_MIX * MHC_SLICE; e += MHC_THREADS) {
+        const int f = e / MHC_SLICE, t = e % MHC_SLICE / 16, c = e % 16 * 4;
+        *(float4 *)&w[f][t * MHC_SLICE + c] =
+            __ldg((const float4 *)(p.fn + ((size_t)f * 4 + t) * p.d + c0 + c));
+    }
+}
+
+/* What the warp's rows are mixed with to where all lanes find it. */
+template <int ROWS>
+__device__ __forceinline__ void mhc_many_share(const mhc_many_rows<ROWS> &in, float (*coef)[24]) {
+    const int lane = threadIdx.x & 31;
+    if (lane < 8 * ROWS) *(float4 *)&coef[lane / 4][4 + lane % 4 * 4] = in.comb;
+    if (lane < 4 * ROWS) {
+        *(float2 *)&coef[lane / 2][lane % 2 * 2] = in.post;
+        *(float2 *)&coef[lane / 2][20 + lane % 2 * 2] = in.pre;
+    }
+}
+
+/* Dots of the warp's rows from row on, whole lines. */
+template <int ROWS>
+__device__ __forceinline__ void mhc_many_store(
+    const mhc_streams_params &p, int row, int end, const float (*sums)[MHC_DOTS]) {
+    constexpr int PARTS = MHC_DOTS / 4;
+#pragma unroll
+    for (int k = 0; k < 2 * ROWS * PARTS / 32; k++) {
+        const int e = k * 32 + (threadIdx.x & 31), i = e / PARTS, f = e % PARTS * 4;
+        if (row + i < end)
+            *(float4 *)(p.dots + ((size_t)(row + i) * p.n_slices + blockIdx.x) * MHC_DOTS + f) =
+                *(const float4 *)&sums[i][f];
+    }
+}
+
+/* Grid: slices, groups of rows_of_block rows. */
+__global__ void __launch_bounds__(MHC_THREADS, 3)
+    mhc_many_kernel(const __grid_constant__ mhc_streams_params p) {
+    constexpr int ROWS = MHC_MANY_ROWS, OUT = MHC_MANY_OUT, STEP = 2 * ROWS;
+    __shared__ __align__(16) mhc_many_shared<ROWS> sh;
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, c0 = blockIdx.x * MHC_SLICE;
+    const int c = c0 + (lane & 15) * 4, first = blockIdx.y * p.rows_of_block;
+    const int end = min(first + p.rows_of_block, p.n_rows);
+    ptx_release_next();
+    if (p.dots != nullptr) mhc_many_matrix(p, c0, sh.w);
+    for (int e = lane; e < STEP * MHC_DOTS; e += 32)
+        sh.sums[warp][e / MHC_DOTS][e % MHC_DOTS] = 0.f;
+    ptx_wait_for_previous();
+    __syncthreads();
+    mhc_many_rows<ROWS> in = {};
+    for (int row = first + warp * STEP; row < end; row += MHC_WARPS * STEP) {
+        mhc_many_load<ROWS>(p, row, end, c, in);
+        mhc_many_share<ROWS>(in, sh.coef[warp]);
+        __syncwarp();
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+            const int i = mhc_many_row(k);
+            mhc_many_make(p, row + i, row + i < end, c, sh.coef[warp][i], in.h[k], in.y[k]);
+        }
+        __syncwarp();
+        if (p.dots == nullptr) continue;
+#pragma unroll 1
+        for (int f = 0; f < MHC_MANY_MIX; f += OUT)
+            mhc_many_dots<ROWS, OUT>(in.h, sh.w[f], f, sh.sums[warp]);
+        mhc_many_squares<ROWS>(in.h, sh.sums[warp]);
+        __syncwarp();
+        mhc_many_store<ROWS>(p, row, end, sh.sums[warp]);
+        __syncwarp();
+    }
+}
+
+#endif

@@ -1,0 +1,296 @@
+/* Row work and hyper-connections of the CUDA back end: many rows take other kernels than few, and a
+ * row's bits must be the same alone and in any company. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/rand.h"
+#include "kernels/cuda_ops.h"
+#include "tests/gpu/gpu_backend.h"
+
+static kernel_context device;
+static const kernels *cuda;
+static rand_state noise;
+
+static float *random_floats(size_t n, float size) {
+    float *p = mem_array(n, sizeof(*p));
+    for (size_t i = 0; i < n; i++)
+        p[i] = size * ((float)(int32_t)rand_u32(&noise) * 0x1p-31f +
+                          (float)(int32_t)rand_u32(&noise) * 0x1p-31f);
+    return p;
+}
+
+/* Device memory of random floats. */
+static float *random_sent(size_t n, float size) {
+    float *p = random_floats(n, size), *d = cuda->mem_new(n * sizeof(*p));
+    assert_non_null(d);
+    cuda->copy(&device, d, p, n * sizeof(*p));
+    mem_free(p);
+    return d;
+}
+
+/* A second buffer with the same bytes. */
+static void *twin(const void *from, size_t bytes) {
+    void *p = mem_alloc(bytes), *d = cuda->mem_new(bytes);
+    assert_non_null(d);
+    cuda->fetch(&device, p, from, bytes);
+    cuda->wait(&device);
+    cuda->copy(&device, d, p, bytes);
+    cuda->wait(&device);
+    mem_free(p);
+    return d;
+}
+
+/* Rows of together and alone, n bytes each, that were computed in both ways. */
+static void compare_rows(
+    const char *what, const void *together, const void *alone, size_t bytes, int n_rows, int row) {
+    uint8_t *a = mem_alloc(bytes), *b = mem_alloc(bytes);
+    cuda->fetch(&device, a, (const uint8_t *)together + (size_t)row * bytes, bytes);
+    cuda->fetch(&device, b, (const uint8_t *)alone + (size_t)row * bytes, bytes);
+    cuda->wait(&device);
+    if (device.rc != OK) fail_msg("%s", device.error.msg);
+    for (size_t i = 0; i < bytes; i++) {
+        if (a[i] != b[i])
+            fail_msg("%s: byte %zu of row %d of %d is %02x, alone %02x", what, i, row, n_rows, a[i],
+                b[i]);
+    }
+    mem_free(a);
+    mem_free(b);
+}
+
+/* Rows to compute alone, each once (some are made in place): both ends, a tile's, and pairs'. */
+static int picked_rows(int n_rows, int out[8]) {
+    const int want[8] = {0, 1, 7, 8, 127, 128, n_rows - 2, n_rows - 1};
+    int n = 0;
+    for (int i = 0; i < 8; i++)
+        if (want[i] < n_rows && (n == 0 || want[i] > out[n - 1])) out[n++] = want[i];
+    return n;
+}
+
+/* A random EXL3 matrix of 3 bits. */
+static linear_weight random_weight(int in, int out) {
+    const size_t bytes = exl3_trellis_bytes(in, out, 6);
+    uint32_t *trellis = mem_alloc(bytes);
+    uint16_t *suh = mem_array((size_t)in, 2), *svh = mem_array((size_t)out, 2);
+    for (size_t i = 0; i < bytes / 4; i++)
+        trellis[i] = rand_u32(&noise);
+    for (int i = 0; i < in; i++)
+        suh[i] = (uint16_t)(0x2c00 + (rand_u32(&noise) & 0x83ff));
+    for (int i = 0; i < out; i++)
+        svh[i] = (uint16_t)(0x3c00 | (rand_u32(&noise) & 0x8000));
+    const exl3_matrix m = {trellis, suh, svh, NULL, 0, in, out, 6, EXL3_MUL1};
+    linear_weight w = {.form = MATRIX_EXL3, .n_in = in, .n_out = out};
+    err e = ERR_INIT;
+    if (cuda->packed_new(&device, &m, &w.packed, &e) != OK) fail_msg("%s", e.msg);
+    cuda->wait(&device);
+    mem_free(trellis);
+    mem_free(suh);
+    mem_free(svh);
+    return w;
+}
+
+/* ---- streams, their mix, norm and the linear behind ---- */
+
+enum { STREAMS = 4, COMB = STREAMS * STREAMS, LINEAR_OUT = 128 };
+
+typedef struct streams {
+    float *h, *y, *post, *comb, *pre;                  /* [rows].. */
+    float *mix_pre, *mix_post, *mix_comb, *x, *linear; /* results */
+    mhc_weights w;
+    float *norm;
+    linear_weight matrix;
+    int d;
+} streams;
+
+static void streams_run(const streams *b, int first, int n) {
+    const size_t f = (size_t)first, d = (size_t)b->d;
+    float *h = b->h + f * STREAMS * d, *x = b->x + f * d;
+    cuda->mhc_expand(&device, &(mhc_expand_args){h, b->y + f * d, b->post + f * STREAMS,
+                                  b->comb + f * COMB, n, STREAMS, b->d});
+    cuda->mhc_mix(
+        &device, &(mhc_mix_args){h, b->w, b->mix_pre + f * STREAMS, b->mix_post + f * STREAMS,
+                     b->mix_comb + f * COMB, n, STREAMS, b->d, 20, 1e-6f, 1e-20f});
+    cuda->mhc_collapse(&device, &(mhc_collapse_args){.h = h,
+                                    .pre = b->pre + f * STREAMS,
+                                    .weight = b->norm,
+                                    .x = x,
+                                    .n_rows = n,
+                                    .n_streams = STREAMS,
+                                    .d = b->d,
+                                    .norm_eps = 1e-20f});
+    const linear_job job = {.weight = &b->matrix,
+        .x = x,
+        .x_stride = d,
+        .y = b->linear + f * LINEAR_OUT,
+        .y_stride = LINEAR_OUT,
+        .n_rows = n};
+    cuda->linear(&device, &(linear_args){&job, 1});
+    cuda->wait(&device);
+    if (device.rc != OK) fail_msg("%s", device.error.msg);
+}
+
+static streams streams_new(int n_rows, int d) {
+    const size_t n = (size_t)n_rows, width = (size_t)d, mix = STREAMS * (2 + STREAMS);
+    return (streams){.h = random_sent(n * STREAMS * width, 1),
+        .y = random_sent(n * width, 1),
+        .post = random_sent(n * STREAMS, 1),
+        .comb = random_sent(n * COMB, 0.4f),
+        .pre = random_sent(n * STREAMS, 1),
+        .mix_pre = random_sent(n * STREAMS, 1),
+        .mix_post = random_sent(n * STREAMS, 1),
+        .mix_comb = random_sent(n * COMB, 1),
+        .x = random_sent(n * width, 1),
+        .linear = random_sent(n * LINEAR_OUT, 1),
+        .w = {random_sent(mix * STREAMS * width, 0.02f), random_sent(mix, 0.5f), random_sent(3, 1)},
+        .norm = random_sent(width, 1),
+        .matrix = random_weight(d, LINEAR_OUT),
+        .d = d};
+}
+
+static void check_streams(int n_rows, int d) {
+    const size_t n = (size_t)n_rows, width = (size_t)d * sizeof(float);
+    const size_t row = STREAMS * sizeof(float), out = LINEAR_OUT * sizeof(float);
+    const streams a = streams_new(n_rows, d);
+    streams b = a; /* what is written: twice */
+    b.h = twin(a.h, n * STREAMS * width), b.x = twin(a.x, n * width);
+    b.mix_pre = twin(a.mix_pre, n * row), b.mix_post = twin(a.mix_post, n * row);
+    b.mix_comb = twin(a.mix_comb, n * row * STREAMS), b.linear = twin(a.linear, n * out);
+    streams_run(&a, 0, n_rows);
+    int rows[8];
+    const int n_picked = picked_rows(n_rows, rows);
+    for (int i = 0; i < n_picked; i++) {
+        const int r = rows[i];
+        streams_run(&b, r, 1);
+        compare_rows("streams", a.h, b.h, STREAMS * width, n_rows, r);
+        compare_rows("pre of the mix", a.mix_pre, b.mix_pre, row, n_rows, r);
+        compare_rows("post of the mix", a.mix_post, b.mix_post, row, n_rows, r);
+        compare_rows("comb of the mix", a.mix_comb, b.mix_comb, row * STREAMS, n_rows, r);
+        compare_rows("collapse", a.x, b.x, width, n_rows, r);
+        compare_rows("linear", a.linear, b.linear, out, n_rows, r);
+    }
+    float *const all[] = {a.h, a.y, a.post, a.comb, a.pre, a.mix_pre, a.mix_post, a.mix_comb, a.x,
+        a.linear, a.norm, b.h, b.x, b.mix_pre, b.mix_post, b.mix_comb, b.linear,
+        (float *)(uintptr_t)a.w.fn, (float *)(uintptr_t)a.w.base, (float *)(uintptr_t)a.w.scale};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+        cuda->mem_free(all[i]);
+    cuda->packed_free(a.matrix.packed);
+}
+
+static void test_streams_alone(void **state) {
+    (void)state;
+    static const int cases[][2] = {
+        {9, 5120}, {37, 5120}, {131, 5120}, {130, 4096}, {1030, 128}, {1029, 1536}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+            device.is_bf16 = is_bf16 != 0;
+            check_streams(cases[i][0], cases[i][1]);
+        }
+    device.is_bf16 = false;
+}
+
+/* ---- short rows: norm, rope, packing, and two linears of rows made in place ---- */
+
+enum {
+    Q = 1280,
+    D_ROPE = 64,
+    N_KINDS = 4,
+    PACKED_BYTES = 2049 /* odd: rows need not be aligned */
+};
+static const struct {
+    kv_format format;
+    int d;
+} kinds[N_KINDS] = {{KV_WINDOW, 512}, {KV_KEY, 128}, {KV_COMPRESSED, 512}, {KV_WINDOW, 96}};
+
+typedef struct short_rows {
+    float *q, *kv, *linear[2], *table, *norm;
+    uint8_t *packed;
+    linear_weight matrix[2];
+} short_rows;
+
+static void short_run(const short_rows *b, int kind, int first, int n) {
+    const size_t f = (size_t)first, d = (size_t)kinds[kind].d;
+    float *q = b->q + f * Q, *kv = b->kv + f * d;
+    cuda->rmsnorm(&device, &(rmsnorm_args){q, Q, b->norm, q, Q, n, Q, 1e-6f});
+    cuda->rmsnorm(&device, &(rmsnorm_args){kv, d, b->norm, kv, d, n, (int)d, 1e-6f});
+    cuda->rope(&device, &(rope_args){kv, d, b->table + f * D_ROPE, n, 1, (int)d, D_ROPE, false});
+    cuda->kv_pack(&device, &(kv_pack_args){kinds[kind].format, kv, d, b->packed + f * PACKED_BYTES,
+                               PACKED_BYTES, n, (int)d});
+    linear_job jobs[2];
+    for (int i = 0; i < 2; i++)
+        jobs[i] = (linear_job){.weight = &b->matrix[i],
+            .x = q,
+            .x_stride = Q,
+            .y = b->linear[i] + f * LINEAR_OUT,
+            .y_stride = LINEAR_OUT,
+            .n_rows = n};
+    cuda->linear(&device, &(linear_args){jobs, 2});
+    cuda->wait(&device);
+    if (device.rc != OK) fail_msg("%s", device.error.msg);
+}
+
+static void check_short(int kind, int n_rows) {
+    const size_t n = (size_t)n_rows, d = (size_t)kinds[kind].d;
+    const size_t out = LINEAR_OUT * sizeof(float);
+    const short_rows a = {.q = random_sent(n * Q, 1),
+        .kv = random_sent(n * d, 1),
+        .linear = {random_sent(n * LINEAR_OUT, 1), random_sent(n * LINEAR_OUT, 1)},
+        .table = random_sent(n * D_ROPE, 0.7f),
+        .norm = random_sent(Q, 1),
+        .packed = (uint8_t *)random_sent(n * PACKED_BYTES / 4 + 1, 1),
+        .matrix = {random_weight(Q, LINEAR_OUT), random_weight(Q, LINEAR_OUT)}};
+    short_rows b = a;
+    b.q = twin(a.q, n * Q * 4), b.kv = twin(a.kv, n * d * 4);
+    b.packed = twin(a.packed, n * PACKED_BYTES);
+    for (int i = 0; i < 2; i++)
+        b.linear[i] = twin(a.linear[i], n * out);
+    short_run(&a, kind, 0, n_rows);
+    int rows[8];
+    const int n_picked = picked_rows(n_rows, rows);
+    for (int i = 0; i < n_picked; i++) {
+        const int r = rows[i];
+        short_run(&b, kind, r, 1);
+        compare_rows("norm", a.q, b.q, Q * sizeof(float), n_rows, r);
+        compare_rows("norm and rope", a.kv, b.kv, d * sizeof(float), n_rows, r);
+        compare_rows("packed row", a.packed, b.packed, PACKED_BYTES, n_rows, r);
+        compare_rows("first linear", a.linear[0], b.linear[0], out, n_rows, r);
+        compare_rows("second linear", a.linear[1], b.linear[1], out, n_rows, r);
+    }
+    void *const all[] = {a.q, a.kv, a.linear[0], a.linear[1], a.table, a.norm, a.packed, b.q, b.kv,
+        b.linear[0], b.linear[1], b.packed};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+        cuda->mem_free(all[i]);
+    for (int i = 0; i < 2; i++)
+        cuda->packed_free(a.matrix[i].packed);
+}
+
+static void test_short_alone(void **state) {
+    (void)state;
+    for (int kind = 0; kind < N_KINDS; kind++)
+        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+            device.is_bf16 = is_bf16 != 0;
+            check_short(kind, 129);
+            check_short(kind, 1030);
+        }
+    device.is_bf16 = false;
+}
+
+int main(void) {
+    if (!gpu_backend_use()) return 77;
+    err e = ERR_INIT;
+    cuda = kernels_find("cuda");
+    rand_init(&noise, 5, 1);
+    if (cuda->open(&device, &e) != OK) {
+        print_message("%s\n", e.msg);
+        return 1;
+    }
+    device.scratch_bytes = (size_t)128 << 20;
+    device.scratch = cuda->mem_new(device.scratch_bytes);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_streams_alone), cmocka_unit_test(test_short_alone)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
