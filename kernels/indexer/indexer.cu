@@ -30,24 +30,49 @@ static bool is_mma(const indexer_args *a) {
            a->keys.page_stride % 4 == 0 && a->keys.row_bytes % 4 == 0;
 }
 
-enum { INDEXER_SHARED_ROWS = 8, INDEXER_MANY_ROWS = 16, INDEXER_FULL = 8, INDEXER_RESIDENT = 5 };
+enum { INDEXER_SHARED_ROWS = 8, INDEXER_MANY_ROWS = 16, INDEXER_FULL = 8, INDEXER_MAX_STEPS = 32 };
 
-/* Rows that share the decoded keys run one after the other, so either they are many or the keys alone
- * give every SM enough blocks. */
-static bool has_shared_keys(kernel_context *k, const indexer_params *p, int n_rows, unsigned n) {
-    if (p->a.uses_candidates || n_rows == 1) return false;
-    return n_rows >= INDEXER_MANY_ROWS || n >= (unsigned)(INDEXER_FULL * cuda_of(k)->n_sms);
+static indexer_divisor divisor_of(int n) {
+    indexer_divisor d = {n, -1};
+    for (int s = 0; s < 31; s++)
+        if (1 << s == n) d.shift = s;
+    return d;
 }
 
-static void run_mma_scores(kernel_context *k, const indexer_params *p, int n_rows, dim3 grid) {
-    const unsigned most = (unsigned)(INDEXER_RESIDENT * cuda_of(k)->n_sms);
-    if (has_shared_keys(k, p, n_rows, grid.x)) {
-        grid.y = (unsigned)((n_rows + INDEXER_SHARED_ROWS - 1) / INDEXER_SHARED_ROWS);
-        CUDA_RUN(k, "indexer score", indexer_mma_kernel<INDEXER_SHARED_ROWS>, grid, INDEXER_KEYS, 0,
-            *p, n_rows);
+/* Whether rows go by position, which shares the decoded keys between rows: they run one after the other, so
+ * either they are many or the keys alone give every SM enough blocks. It reads all positions, also those that
+ * are no candidates, which pays up to 5 / 2 of them (H200, 2026-12-01, 16,384 candidates: 4,096 rows at 24,576
+ * positions 1.5 ms by position, 2.8 by candidates; 2,048 rows at 40,960 positions 1.33 and 1.41). */
+static bool is_by_position(kernel_context *k, const indexer_params *p, int n_rows) {
+    const int64_t n = entries_bound(&p->a), most = most_entries(&p->a);
+    if (n_rows == 1 || (n > most && (p->a.block != INDEXER_MMA_BLOCK || 2 * n > 5 * most)))
+        return false;
+    return n_rows >= INDEXER_MANY_ROWS ||
+           n >= (int64_t)INDEXER_FULL * INDEXER_KEYS * cuda_of(k)->n_sms;
+}
+
+static int min_of(int a, int b) {
+    return a < b ? a : b;
+}
+
+static void run_mma_scores(kernel_context *k, const indexer_params *p, int n_rows) {
+    const bool is_shared = is_by_position(k, p, n_rows);
+    const int64_t n = is_shared ? entries_bound(&p->a) : most_entries(&p->a);
+    const int blocks = (int)((n + INDEXER_KEYS - 1) / INDEXER_KEYS);
+    const int groups =
+        is_shared ? (n_rows + INDEXER_SHARED_ROWS - 1) / INDEXER_SHARED_ROWS : n_rows;
+    /* A block of threads takes many keys, so that its queries cost little, but every SM has enough blocks. */
+    const int least = (INDEXER_FULL * cuda_of(k)->n_sms + groups - 1) / groups;
+    const int most = is_shared ? INDEXER_MMA_CHUNK / INDEXER_KEYS : INDEXER_MAX_STEPS;
+    const int steps = blocks / least < 1 ? 1 : min_of(blocks / least, most);
+    const indexer_mma_params x = {*p, n_rows, steps * INDEXER_KEYS, divisor_of(p->a.block),
+        divisor_of(p->a.keys.rows_per_page)};
+    const dim3 grid((unsigned)((blocks + steps - 1) / steps), (unsigned)groups);
+    if (is_shared) {
+        CUDA_RUN(
+            k, "indexer score", indexer_mma_kernel<INDEXER_SHARED_ROWS>, grid, INDEXER_KEYS, 0, x);
     } else {
-        if (grid.x > most) grid.x = most;
-        CUDA_RUN(k, "indexer score", indexer_mma_row_kernel, grid, INDEXER_KEYS, 0, *p);
+        CUDA_RUN(k, "indexer score", indexer_mma_row_kernel, grid, INDEXER_KEYS, 0, x);
     }
 }
 
@@ -58,7 +83,7 @@ static void run_scores(kernel_context *k, const indexer_params *p, int n_rows) {
     const size_t shared = (size_t)a->n_heads * (size_t)(a->d + 1) * sizeof(float);
     if (entries == 0) return;
     if (is_mma(a)) {
-        run_mma_scores(k, p, n_rows, grid);
+        run_mma_scores(k, p, n_rows);
         return;
     }
     if (a->d == INDEXER_REAL_D) {

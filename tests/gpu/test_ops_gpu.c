@@ -297,13 +297,47 @@ static void test_attention(void **state) {
 
 /* ---- indexer ---- */
 
+/* Rows of values whose blocks of 32 are alike; some have a block of another size, by a little or by far. */
+static float *indexer_values(size_t n_rows, size_t d) {
+    float *v = random_floats(n_rows * d, 1);
+    for (size_t r = 0; r < n_rows; r++) {
+        float *block = v + r * d + r / 3 % 4 * 32, size = r % 37 == 5  ? 300.0f
+                                                          : r % 3 == 0 ? 5.0f
+                                                                       : 1.0f;
+        for (int i = 0; i < 32; i++)
+            block[i] *= size;
+    }
+    return v;
+}
+
+/* The rows of a run one by one: the same picks. */
+static void check_indexer_alone(
+    const indexer_args *together, const int32_t *got, const int32_t *n_got) {
+    int32_t *mine = mem_array((size_t)together->topk, 4), n_mine = 0;
+    for (int r = 0; r < together->batch.n; r += 3) {
+        size_t at = (size_t)r;
+        indexer_args a = *together;
+        a.packed += at * (size_t)a.n_heads * a.packed_bytes;
+        a.q += at * (size_t)(a.n_heads * a.d), a.w += at * (size_t)a.n_heads;
+        a.batch.n = 1, a.batch.slot += at, a.batch.pos += at;
+        a.blocks += at * (size_t)a.max_blocks, a.n_blocks += at;
+        a.selection += at * (size_t)a.topk, a.n_selected += at;
+        cuda->indexer(&device, &a);
+        cuda->fetch(&device, mine, a.selection, (size_t)a.topk * 4);
+        cuda->fetch(&device, &n_mine, a.n_selected, 4);
+        check_device();
+        assert_int_equal(n_mine, n_got[r]);
+        assert_memory_equal(mine, got + at * (size_t)a.topk, (size_t)n_mine * 4);
+    }
+    mem_free(mine);
+}
+
 static void run_indexer(int n, int n_keys, int topk, int max_blocks, bool is_packed) {
     enum { HEADS = 32, KEY = 128, BLOCK = 8 };
     size_t row = kv_row_bytes(KV_KEY, KEY);
     int n_pages = n_keys / PAGE + 1;
     uint8_t *pages = mem_alloc((size_t)(n_pages * PAGE) * row);
-    float *q = random_floats((size_t)(n * HEADS * KEY), 1),
-          *w = random_floats((size_t)(n * HEADS), 1);
+    float *q = indexer_values((size_t)(n * HEADS), KEY), *w = random_floats((size_t)(n * HEADS), 1);
     uint8_t *packed = mem_alloc((size_t)(n * HEADS) * row);
     for (int i = 0; i < n * HEADS; i++) {
         kv_pack(KV_KEY, q + i * KEY, KEY, packed + (size_t)i * row);
@@ -312,11 +346,10 @@ static void run_indexer(int n, int n_keys, int topk, int max_blocks, bool is_pac
     int32_t *lists = mem_array((size_t)n * (size_t)(3 + topk + max_blocks) + (size_t)n_pages, 4);
     int64_t *pos = mem_array((size_t)n, 8);
     float *score = mem_array((size_t)n_keys * (size_t)n * 2 + 64, 4);
-    for (int i = 0; i < n_pages * PAGE; i++) {
-        float *values = random_floats(KEY, 1);
-        kv_pack(KV_KEY, values, KEY, pages + (size_t)i * row);
-        mem_free(values);
-    }
+    float *values = indexer_values((size_t)(n_pages * PAGE), KEY);
+    for (int i = 0; i < n_pages * PAGE; i++)
+        kv_pack(KV_KEY, values + (size_t)i * KEY, KEY, pages + (size_t)i * row);
+    mem_free(values);
     for (int i = 0; i < n; i++)
         pos[i] = n_keys - n + i;
     for (int i = 0; i < n_pages; i++)
@@ -359,6 +392,7 @@ static void run_indexer(int n, int n_keys, int topk, int max_blocks, bool is_pac
         }
         /* Scores that differ in the last bits may change places at the border of the pick. */
         if (n_other > n * topk / 200) fail_msg("%d of %d picks differ", n_other, n * topk);
+        if (is_packed) check_indexer_alone(&g, got + (selection - lists), got + (counts - lists));
     }
 }
 
@@ -370,7 +404,10 @@ static void test_indexer(void **state) {
         run_indexer(40, 700, 512, 64, i == 1);
         run_indexer(19, 1111, 64, 16, i == 1);
         run_indexer(1, 90, 16, 5, i == 1);
+        run_indexer(21, 2100, 64, 140, i == 1); /* by position */
+        run_indexer(17, 2100, 64, 100, i == 1); /* by candidates */
     }
+    run_indexer(1100, 2100, 64, 140, true); /* more keys for a block of threads */
 }
 
 /* ---- exact pick ---- */
