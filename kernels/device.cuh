@@ -25,6 +25,14 @@ __device__ __forceinline__ float bf16_near(float v) {
 __device__ __forceinline__ float bf16_near_if(bool is_bf16, float v) {
     return is_bf16 ? bf16_near(v) : v;
 }
+/* The same for four values. */
+__device__ __forceinline__ float4 bf16_near_4(float4 v) {
+    if (isnan((v.x + v.y) + (v.z + v.w))) /* the instruction has no payload of a NaN */
+        return make_float4(bf16_near(v.x), bf16_near(v.y), bf16_near(v.z), bf16_near(v.w));
+    const uint32_t a = ptx_bf16_pair(v.x, v.y), b = ptx_bf16_pair(v.z, v.w);
+    return make_float4(__uint_as_float(a << 16), __uint_as_float(a & 0xffff0000u),
+        __uint_as_float(b << 16), __uint_as_float(b & 0xffff0000u));
+}
 __device__ __forceinline__ float bf16_value(uint16_t b) {
     return __uint_as_float((uint32_t)b << 16);
 }

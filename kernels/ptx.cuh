@@ -75,6 +75,14 @@ __device__ __forceinline__ void ptx_copies_arrive(uint32_t barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
+/* Copies 8 bytes to shared memory while the thread goes on; for the thread itself they are there after the wait. */
+__device__ __forceinline__ void ptx_copy_8(uint32_t to, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void ptx_copies_wait() {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 /* Asks for the line at p to be brought into the L2 cache. */
 __device__ __forceinline__ void ptx_prefetch_l2(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));

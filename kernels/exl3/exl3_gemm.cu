@@ -13,7 +13,7 @@ static int exl3_gemm_check(const exl3_gpu_gemm_args *a, err *e) {
 
 int exl3_gpu_gemm_tile_rows(int n_rows, int n_blocks, int n_sms, int is_sm90) {
     static const int rows[] = {EXL3_GPU_TILE_ROWS, EXL3_GPU_WIDE_ROWS, EXL3_GPU_WIDEST_ROWS};
-    static const int costs[] = {145, 158, 187}; /* cycles of a stage / 10, exl3_gemm_kernel.cuh */
+    static const int costs[] = {118, 134, 155}; /* cycles of 64 inputs / 10 */
     int best = 0;
     long long least = 0;
     for (int i = 0; i < (is_sm90 ? 3 : 1); i++) {
@@ -47,10 +47,11 @@ int exl3_gpu_gemm_rotate_run(const exl3_gpu_gemm_args *a, cudaStream_t stream, e
         exl3_gemm_params_of(a), stream, e);
 }
 
-/* Slots of the ring: as many as fit beside what else a block and an SM hold. */
-static int exl3_gemm_slots(const exl3_gpu_gemm_args *a, const void *kernel, int *n, err *e) {
+/* Stages and slots of the ring: as many as fit beside what else a block and an SM hold. */
+static int exl3_gemm_ring_of(
+    const exl3_gpu_gemm_args *a, const void *kernel, exl3_gemm_params *p, err *e) {
     constexpr int SYSTEM_BYTES = 1024; /* of every block */
-    int id = 0, most = 0, sm = 0;
+    int id = 0, most = 0, sm = 0, major = 0;
     cudaFuncAttributes f;
     int rc = cuda_check(e, cudaGetDevice(&id), "exl3 gemm");
     if (rc == OK)
@@ -59,24 +60,28 @@ static int exl3_gemm_slots(const exl3_gpu_gemm_args *a, const void *kernel, int 
     if (rc == OK)
         rc = cuda_check(e,
             cudaDeviceGetAttribute(&sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, id), "exl3");
+    if (rc == OK)
+        rc = cuda_check(
+            e, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id), "exl3");
     if (rc == OK) rc = cuda_check(e, cudaFuncGetAttributes(&f, kernel), "exl3 gemm");
     if (rc != OK) return rc;
     const int n_blocks = a->tile_rows > EXL3_GPU_SHORT_ROWS ? 1 : 2;
     int room = sm / n_blocks - SYSTEM_BYTES;
     if (room > most) room = most;
     room -= (int)f.sharedSizeBytes;
-    for (*n = EXL3_GEMM_MAX_SLOTS; *n > EXL3_GEMM_MIN_SLOTS; --*n)
-        if (exl3_gemm_shared_bytes(a->max_k2, a->tile_rows, *n) <= room) break;
+    const int steps = major == 9 ? EXL3_GEMM_STEPS_SM90 : EXL3_GEMM_STEPS_OTHERS;
+    p->stage_bytes = exl3_gemm_stage_bytes(a->max_k2, a->tile_rows, steps);
+    for (p->n_slots = EXL3_GEMM_MAX_SLOTS; p->n_slots > EXL3_GEMM_MIN_SLOTS; p->n_slots--)
+        if (exl3_gemm_shared_bytes(p->stage_bytes, a->tile_rows, p->n_slots) <= room) break;
     return OK;
 }
 
 template <int COLUMNS>
 static int exl3_gemm_launch(const exl3_gpu_gemm_args *a, cudaStream_t stream, err *e) {
     exl3_gemm_params p = exl3_gemm_params_of(a);
-    p.stage_bytes = exl3_gemm_stage_bytes(a->max_k2, a->tile_rows);
-    int rc = exl3_gemm_slots(a, (const void *)exl3_gemm_kernel<COLUMNS>, &p.n_slots, e);
+    int rc = exl3_gemm_ring_of(a, (const void *)exl3_gemm_kernel<COLUMNS>, &p, e);
     if (rc != OK) return rc;
-    const int bytes = exl3_gemm_shared_bytes(a->max_k2, a->tile_rows, p.n_slots);
+    const int bytes = exl3_gemm_shared_bytes(p.stage_bytes, a->tile_rows, p.n_slots);
     rc = cuda_check(e,
         cudaFuncSetAttribute(
             exl3_gemm_kernel<COLUMNS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),

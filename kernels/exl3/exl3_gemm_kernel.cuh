@@ -6,14 +6,18 @@
  *   rows    operand bytes (a = 256 hi + lo) in shared memory, shared by the eight warps
  *   sm_90a  wgmma: the four products of one batch of weights run while the next is decoded, into other registers
  *   sums    h.hi, h.lo + l.hi and l.lo in three sets of 32-bit sums (at most 255 * 128 + 2 * 128 a value, in <= 16384)
- *   ring    3 to 8 stages of 64 inputs, filled by bulk copies; a full and an empty barrier a slot
+ *   ring    3 or 4 stages of 64 or 128 inputs, filled by bulk copies; a full and an empty barrier a slot
  *   end     z = scale (65536 hh + 256 mid + ll - offset A), rotation of the 128 outputs in shared memory, svh, bias
  *
  * The sums are those of the rows kernel (S - 510 A), so the bits are the same for any split into rows. 32 rows: 128
  * registers, two blocks an SM; 64, 96 and 128: about 200, 248 and 255, one block an SM. A stage is 512 k2 + 128 rows bytes.
- * With 128 rows it takes about 1,400 cycles (1.78 GHz under this load), of which the products are 1,024 and the decode
- * alone 870 (H200, 2026-12-01: 5120 x 2304, K=3, 8,192 rows 0.738 -> 0.603 ms since no warp fills the ring for all and the
- * end of a block turns four rows of a warp at once).
+ * With 128 rows 64 inputs take about 1,330 cycles (at 1.78 GHz, which is what this load leaves), of which the products
+ * are 1,024: the decode shares the ports of the register file with them. The end of a block is about 5,000 cycles.
+ *
+ * 5120 -> 2304 at K=3, 8,192 rows (H200, 2026-12-01): 0.738 ms before; 0.603 since no warp fills the ring for all and four
+ * rows of a warp are turned at once; 0.567 with two steps of 64 inputs a stage; 0.546 with rotation in registers and
+ * the hardware's bf16 rounding. Without gain: the warpgroups in turn, words fetched ahead, blocks that stay for all
+ * tiles, sums of b instead of b - 510, the slot filled later.
  */
 #ifndef KERNELS_EXL3_GEMM_KERNEL_CUH
 #define KERNELS_EXL3_GEMM_KERNEL_CUH
@@ -23,7 +27,7 @@
 #include "kernels/exl3/exl3_rotate_kernel.cuh"
 
 constexpr int EXL3_GEMM_WARPS = 8;
-constexpr int EXL3_GEMM_MIN_SLOTS = 3, EXL3_GEMM_MAX_SLOTS = 8; /* stages in the ring */
+constexpr int EXL3_GEMM_MIN_SLOTS = 3, EXL3_GEMM_MAX_SLOTS = 4; /* stages in the ring */
 constexpr int EXL3_GEMM_PITCH = 132; /* floats between rows of the output block */
 
 struct exl3_gemm_params {
@@ -36,13 +40,21 @@ struct exl3_gemm_params {
     exl3_gpu_own_list own;
 };
 
+/* Steps of 64 inputs in a stage; with two, two blocks of 32 rows would not fit in an SM of sm_121. */
+constexpr int EXL3_GEMM_STEPS_SM90 = 2, EXL3_GEMM_STEPS_OTHERS = 1;
+#ifdef PTX_HAS_WGMMA
+constexpr int EXL3_GEMM_STEPS = EXL3_GEMM_STEPS_SM90;
+#else
+constexpr int EXL3_GEMM_STEPS = EXL3_GEMM_STEPS_OTHERS; /* of device code */
+#endif
+
 /* For tiles of rows rows. */
-constexpr int exl3_gemm_stage_bytes(int k2, int rows) {
-    return 2 * 4 * 64 * k2 + 2 * rows * 64;
+constexpr int exl3_gemm_stage_bytes(int k2, int rows, int steps) {
+    return steps * (2 * 4 * 64 * k2 + 2 * rows * 64);
 }
-constexpr int exl3_gemm_shared_bytes(int k2, int rows, int n_slots) {
+constexpr int exl3_gemm_shared_bytes(int stage_bytes, int rows, int n_slots) {
     /* Tensor cores may read behind the rows of the last slot's short tile. */
-    const int ring = n_slots * exl3_gemm_stage_bytes(k2, rows) + rows * 16;
+    const int ring = n_slots * stage_bytes + rows * 16;
     const int out = rows * EXL3_GEMM_PITCH * 4;
     return ring > out ? ring : out;
 }
@@ -250,32 +262,37 @@ __device__ __forceinline__ void exl3_gemm_pass_on(
     if (ptx_elect_one()) feed.fetch(ring.at(to), ring.full(to), next);
 }
 
-/* Stages of 64 inputs. Batches of products go in turn through two sets of digits; one may be under
+/* All stages. Batches of products of 32 inputs go in turn through two sets of digits; one may be under
  * way while the next is decoded. */
 template <int K, int COLUMNS>
 __device__ __forceinline__ void exl3_gemm_loop(exl3_gemm_sums<COLUMNS> &acc,
     const exl3_gpu_job &job, const exl3_gemm_feed &feed, const exl3_gemm_ring &ring,
     const exl3_powers &powers) {
-    const int n_stages = job.matrix.in / 64, k2 = K != 0 ? 2 * K : job.matrix.k2;
-    const uint32_t strip = (threadIdx.x >> 7) * 256 * k2, run = feed.operand_bytes / 8;
+    const int n_stages = job.matrix.in / (64 * EXL3_GEMM_STEPS),
+              k2 = K != 0 ? 2 * K : job.matrix.k2;
+    const uint32_t strip = (threadIdx.x >> 7) * feed.word_bytes;
+    const uint32_t run = feed.operand_bytes / (8 * EXL3_GEMM_STEPS);
+    /* Of any rate: no products under way, which the compiler cannot keep so in that much code. */
+    constexpr int UNROLLED = K != 0 ? EXL3_GEMM_STEPS : 1;
     const exl3_gemm_words<K> words;
     uint32_t h[2][4], l[2][4];
     int slot = 0, phase = 0;
 #pragma unroll 1
     for (int i = 0; i < n_stages; i++) {
-        const uint32_t at = ring.at(slot) + strip, operand = ring.at(slot) + 512 * k2;
+        const uint32_t at = ring.at(slot) + strip, operand = ring.at(slot) + 2 * feed.word_bytes;
         ptx_barrier_wait(ring.full(slot), phase);
-        exl3_gemm_decode<K>(words, at, k2, powers, h[0], l[0]);
-        exl3_gemm_products<COLUMNS>(acc, operand, run, h[0], l[0]);
+#pragma unroll(UNROLLED)
+        for (int step = 0; step < EXL3_GEMM_STEPS; step++)
+#pragma unroll
+            for (int set = 0; set < 2; set++) {
+                const int batch = 2 * step + set;
+                exl3_gemm_decode<K>(words, at + batch * 128 * k2, k2, powers, h[set], l[set]);
+                exl3_gemm_products<COLUMNS>(acc, operand + batch * 4 * run, run, h[set], l[set]);
 #ifdef PTX_HAS_WGMMA
-        ptx_wgmma_wait<1>();
+                ptx_wgmma_wait<K != 0 ? 1 : 0>();
 #endif
-        exl3_gemm_pass_on(feed, ring, i, n_stages, make_int2(slot, phase));
-        exl3_gemm_decode<K>(words, at + 128 * k2, k2, powers, h[1], l[1]);
-        exl3_gemm_products<COLUMNS>(acc, operand + 4 * run, run, h[1], l[1]);
-#ifdef PTX_HAS_WGMMA
-        ptx_wgmma_wait<1>();
-#endif
+                if (batch == 0) exl3_gemm_pass_on(feed, ring, i, n_stages, make_int2(slot, phase));
+            }
         if (++slot == ring.n_slots) {
             slot = 0;
             phase ^= 1;
@@ -286,53 +303,118 @@ __device__ __forceinline__ void exl3_gemm_loop(exl3_gemm_sums<COLUMNS> &acc,
 #endif
 }
 
-/* Sums of this warp to floats in the block's output [row][128]. An integer of up to 40 bits becomes the float next to it:
- * both parts are exact, the fma rounds once. */
+/* The float nearest to s = 65536 high + 256 middle + low. With in <= 16384 256 high + middle and what low adds to it
+ * are below 2^31; both parts of s become floats exactly and the fma rounds once. */
+__device__ __forceinline__ float exl3_gemm_sum(int high, int middle, int low) {
+    const int upper = 256 * high + middle + (low >> 8); /* of 256 */
+    const int rest = (upper & 255) << 8 | (low & 255);  /* s mod 65536 */
+    return fmaf((float)(upper >> 8), 65536.f, (float)rest);
+}
+
+/* Sums of this warp to floats in the block's output [row][128]. */
 template <int COLUMNS>
-__device__ __forceinline__ void exl3_gemm_put(
-    const exl3_gemm_sums<COLUMNS> &acc, const float2 *scale, float *out) {
+__device__ __forceinline__ void exl3_gemm_put(const exl3_gemm_sums<COLUMNS> &acc, float *out) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const int first = (threadIdx.x >> 7) * 64 + exl3_gemm_tile() * 16 + g;
+    out += 2 * t * EXL3_GEMM_PITCH + (threadIdx.x >> 7) * 64 + exl3_gemm_tile() * 16 + g;
 #pragma unroll
     for (int q = 0; q < COLUMNS; q++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int row = q * 8 + 2 * t + (i & 1);
-            const long long s =
-                65536ll * acc[0][q][i] + 256ll * acc[1][q][i] + (long long)acc[2][q][i];
-            const float f = fmaf((float)(int)(s >> 16), 65536.f, (float)(int)(s & 0xffff));
-            const float2 r = scale[row];
-            out[row * EXL3_GEMM_PITCH + first + (i >> 1) * 8] =
-                fmaf(-EXL3_MUL1_OFFSET, r.x, f) * r.y;
+        for (int i = 0; i < 4; i++)
+            out[(q * 8 + (i & 1)) * EXL3_GEMM_PITCH + (i >> 1) * 8] =
+                exl3_gemm_sum(acc[0][q][i], acc[1][q][i], acc[2][q][i]);
+}
+
+/* What the end of a block reads, fetched while the products run. */
+template <int ROWS> struct exl3_gemm_ends {
+    exl3_gpu_scale scale[ROWS];
+    uint2 svh[32]; /* 128 fp16 */
+
+    __device__ void fetch(const exl3_gpu_job &job, int row0, int n_rows) {
+        const int i = threadIdx.x;
+        if (i < n_rows) ptx_copy_8(ptx_shared(scale + i), job.scale + row0 + i);
+        if (i < 32) ptx_copy_8(ptx_shared(svh + i), job.matrix.svh + blockIdx.x * 128 + i * 4);
+    }
+};
+
+/* Sums and differences of neighbours, then at distances 2, 4 .. N / 2: the order of exl3_rotate. */
+template <int N> __device__ __forceinline__ void exl3_butterflies(float (&v)[N]) {
+#pragma unroll
+    for (int d = 1; d < N; d *= 2)
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            if (i & d) continue;
+            const float a = v[i], b = v[i + d];
+            v[i] = a + b;
+            v[i + d] = a - b;
         }
 }
 
-/* Rotation of the rows of the block's output, svh, bias; four rows of a warp at a time. */
-template <int COLUMNS>
+/* Sums of eight rows become values, and the first half of their rotation: distances 1 to 8; a warp, in place. Eight lanes
+ * read 16 bytes of eight rows each, which lie in all banks; likewise below. */
+__device__ __forceinline__ void exl3_gemm_turn_near(float *rows, const exl3_gpu_scale *scale) {
+    const int lane = threadIdx.x & 31;
+    const exl3_gpu_scale r = scale[lane & 7];
+    const float sum = (float)r.sum, factor = EXL3_MUL1_SCALE * r.scale;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float4 *at =
+            (float4 *)(rows + (lane & 7) * EXL3_GEMM_PITCH + ((lane >> 3) + half * 4) * 16);
+        float v[16];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            *(float4 *)(v + 4 * i) = at[i];
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            v[i] = fmaf(-EXL3_MUL1_OFFSET, sum, v[i]) * factor;
+        exl3_butterflies<16>(v);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            at[i] = *(float4 *)(v + 4 * i);
+    }
+}
+
+/* The second half, of lane's row: distances 16 to 64. y[j]: outputs 16 j + at .. + 3 of the block. */
+__device__ __forceinline__ void exl3_gemm_turn_far(const float *row, int at, float4 (&y)[8]) {
+    float v[4][8];
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const float4 f = *(const float4 *)(row + 16 * j + at);
+        v[0][j] = f.x, v[1][j] = f.y, v[2][j] = f.z, v[3][j] = f.w;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        exl3_butterflies<8>(v[i]);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        y[j] = make_float4(v[0][j] * EXL3_HADAMARD_SCALE, v[1][j] * EXL3_HADAMARD_SCALE,
+            v[2][j] * EXL3_HADAMARD_SCALE, v[3][j] * EXL3_HADAMARD_SCALE);
+}
+
+/* Rotation of the rows of the block's output, svh, bias; eight rows of a warp at a time. In registers and through
+ * shared memory: 20 shuffles a row hold the path to shared memory for 2,560 cycles a block. */
+template <int ROWS>
 __device__ __forceinline__ void exl3_gemm_finish(
-    const exl3_gpu_job &job, int row0, int n_rows, const float *out) {
-    const int lane = threadIdx.x & 31, at = blockIdx.x * 128 + lane * 4;
-    const float4 svh = exl3_half4(job.matrix.svh + at);
+    const exl3_gpu_job &job, int row0, int n_rows, const exl3_gemm_ends<ROWS> &ends, float *out) {
+    const int lane = threadIdx.x & 31, in_group = (lane >> 3) + (lane & 4), part = lane & 3;
+    const int at = blockIdx.x * 128 + part * 4;
     const bool is_bf16 = job.is_bf16 != 0, has_bias = job.matrix.bias != nullptr;
-    float4 bias = make_float4(0.f, 0.f, 0.f, 0.f);
-    if (has_bias) bias = exl3_half4(job.matrix.bias + at);
 #pragma unroll 1
-    for (int first = threadIdx.x >> 5; first < n_rows; first += 4 * EXL3_GEMM_WARPS) {
-        float4 y[4];
+    for (int first = (threadIdx.x >> 5) * 8; first < n_rows; first += EXL3_GEMM_WARPS * 8) {
+        const int r = first + in_group;
+        float4 y[8];
+        exl3_gemm_turn_near(out + first * EXL3_GEMM_PITCH, ends.scale + first);
+        __syncwarp();
+        exl3_gemm_turn_far(out + r * EXL3_GEMM_PITCH, part * 4, y);
+        if (r >= n_rows) continue;
+        float *to = job.y + (row0 + r) * job.y_stride + at;
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const int r = first + j * EXL3_GEMM_WARPS;
-            y[j] = exl3_rotate(*(const float4 *)(out + r * EXL3_GEMM_PITCH + lane * 4), lane);
-        }
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const int r = first + j * EXL3_GEMM_WARPS;
-            float4 v = exl3_times(y[j], svh);
-            if (has_bias) v = make_float4(v.x + bias.x, v.y + bias.y, v.z + bias.z, v.w + bias.w);
-            if (r < n_rows)
-                *(float4 *)(job.y + (row0 + r) * job.y_stride + at) =
-                    make_float4(bf16_near_if(is_bf16, v.x), bf16_near_if(is_bf16, v.y),
-                        bf16_near_if(is_bf16, v.z), bf16_near_if(is_bf16, v.w));
+        for (int j = 0; j < 8; j++) {
+            float4 v = exl3_times(y[j], exl3_half4_value(ends.svh[4 * j + part]));
+            if (has_bias) {
+                const float4 b = exl3_half4(job.matrix.bias + at + 16 * j);
+                v = make_float4(v.x + b.x, v.y + b.y, v.z + b.z, v.w + b.w);
+            }
+            *(float4 *)(to + 16 * j) = is_bf16 ? bf16_near_4(v) : v;
         }
     }
 }
@@ -372,8 +454,8 @@ __device__ __forceinline__ exl3_gemm_feed exl3_gemm_feed_of(
     const exl3_gpu_job &job, int row0, int max_rows) {
     const int in = job.matrix.in, k2 = job.matrix.k2;
     exl3_gemm_feed feed;
-    feed.word_bytes = 4 * 64 * k2;
-    feed.operand_bytes = (uint32_t)min(max_rows, job.row_cap - row0) * 128;
+    feed.word_bytes = EXL3_GEMM_STEPS * 4 * 64 * k2;
+    feed.operand_bytes = EXL3_GEMM_STEPS * (uint32_t)min(max_rows, job.row_cap - row0) * 128;
     feed.strip_bytes = (size_t)(in / 16) * 64 * k2;
     feed.words = (const char *)job.matrix.words + (size_t)(2 * blockIdx.x) * feed.strip_bytes;
     feed.operand = (const char *)job.operand + (size_t)row0 * in * 2;
@@ -385,7 +467,7 @@ template <int COLUMNS> __device__ __forceinline__ void exl3_gemm_block(const exl
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ __align__(8) unsigned long long barriers[2 * EXL3_GEMM_MAX_SLOTS];
     __shared__ exl3_gemm_feed feed;
-    __shared__ float2 scale[COLUMNS * 8]; /* sum of a row's integers, its scale */
+    __shared__ __align__(8) exl3_gemm_ends<COLUMNS * 8> ends;
     int row0 = 0;
     const exl3_gpu_job *found = exl3_gemm_job(p, row0);
     if (found == nullptr || (int)blockIdx.x * 128 >= found->matrix.out) return;
@@ -402,22 +484,20 @@ template <int COLUMNS> __device__ __forceinline__ void exl3_gemm_block(const exl
         feed = exl3_gemm_feed_of(job, row0, COLUMNS * 8);
     }
     __syncthreads();
-    if (warp < min(ring.n_slots, job.matrix.in / 64) && ptx_elect_one())
+    if (warp < min(ring.n_slots, job.matrix.in / (64 * EXL3_GEMM_STEPS)) && ptx_elect_one())
         feed.fetch(ring.at(warp), ring.full(warp), warp);
     exl3_gemm_sums<COLUMNS> acc;
 #pragma unroll
     for (int i = 0; i < 12 * COLUMNS; i++)
         (&acc[0][0][0])[i] = 0;
+    ends.fetch(job, row0, n_rows);
     exl3_gemm_multiply<COLUMNS>(acc, job, feed, ring, p.powers);
-    if ((int)threadIdx.x < n_rows) {
-        const exl3_gpu_scale r = job.scale[row0 + threadIdx.x];
-        scale[threadIdx.x] = make_float2((float)r.sum, EXL3_MUL1_SCALE * r.scale);
-    }
+    ptx_copies_wait();
     __syncthreads(); /* the ring is read */
     float *out = (float *)shared;
-    exl3_gemm_put<COLUMNS>(acc, scale, out);
+    exl3_gemm_put<COLUMNS>(acc, out);
     __syncthreads();
-    exl3_gemm_finish<COLUMNS>(job, row0, n_rows, out);
+    exl3_gemm_finish(job, row0, n_rows, ends, out);
 }
 
 template <int COLUMNS>

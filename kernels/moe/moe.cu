@@ -187,13 +187,15 @@ static bool run_row(
     return is_done || k->rc != OK;
 }
 
-/* Rows of a tile. 128 experts of 3 bits with 32, 64 and 128 rows each take 1.68, 2.70 and 5.01 ms in tiles of 32 rows, 1.90,
- * 2.02 and 3.93 in tiles of 96, 2.17, 2.29 and 3.60 in tiles of 128 (H200, 2026-11-30). */
+/* Rows of a tile. A stage takes about 840, 1180, 1340 and 1550 cycles with 32 (two blocks an SM), 64, 96 and 128 rows (H200,
+ * 2026-12-01), and what is left of an expert behind full tiles is a tile of 32 if it can be. With these a mean of 32
+ * rows takes 1.25, 1.00, 1.05 and 1.12 of the best when all experts are alike (1.21, 1.02, 1.00 and 1.03 when the picks
+ * fall as the root of an expert's rank), a mean of 64 1.60, 1.20, 1.00 and 1.13, of 128 1.96, 1.43, 1.23 and 1.00. */
 static int tile_rows(const cuda_device *d, const moe_args *a, const moe_table *t) {
     const int mean = a->n_rows * a->n_used / a->n_experts;
     if (t->is_plain) return EXL3_GPU_TILE_ROWS;
-    if (!d->is_sm90 || mean < 40) return EXL3_GPU_SHORT_ROWS;
-    return mean < 100 ? EXL3_GPU_WIDE_ROWS : EXL3_GPU_WIDEST_ROWS;
+    if (!d->is_sm90 || mean < 16) return EXL3_GPU_SHORT_ROWS;
+    return mean < 84 ? EXL3_GPU_WIDE_ROWS : EXL3_GPU_WIDEST_ROWS;
 }
 
 /* Rows of the jobs as operands: gate and up from one read of a row, down with its activation. */

@@ -755,6 +755,91 @@ static void run_shortlist(int n, uint64_t seed) {
     mem_free(got);
 }
 
+/* ---- packed experts of a prompt ---- */
+
+enum { MOE_D = 256, MOE_FF = 384, MOE_EXPERTS = 4, MOE_USED = 2, MOE_ROWS = 300 };
+
+/* A packed matrix for both back ends. */
+static void random_packed(int in, int out, int k2, linear_weight *h, linear_weight *d) {
+    const size_t bytes = exl3_trellis_bytes(in, out, k2);
+    uint32_t *trellis = mem_alloc(bytes);
+    uint16_t suh[MOE_FF], svh[MOE_FF]; /* the larger of both sizes */
+    err e = ERR_INIT;
+    for (size_t i = 0; i < bytes / 4; i++)
+        trellis[i] = rand_u32(&noise);
+    for (int i = 0; i < MOE_FF; i++) {
+        suh[i] = (uint16_t)(0x2c00 + (rand_u32(&noise) & 0x83ff));
+        svh[i] = (uint16_t)(0x3c00 | (rand_u32(&noise) & 0x8000));
+    }
+    exl3_matrix m = {trellis, suh, svh, NULL, 0, in, out, k2, EXL3_MUL1};
+    *h = *d = (linear_weight){.form = MATRIX_EXL3, .n_in = in, .n_out = out};
+    if (cpu->packed_new(&host, &m, &h->packed, &e) != OK) fail_msg("%s", e.msg);
+    if (cuda->packed_new(&device, &m, &d->packed, &e) != OK) fail_msg("%s", e.msg);
+    mem_free(trellis);
+}
+
+/* Rows first .. first + n - 1 of a on the device, into out. */
+static void device_moe(const moe_args *a, int first, int n, float *out) {
+    moe_args b = *a;
+    b.n_rows = n;
+    b.x += (size_t)first * MOE_D;
+    b.expert += first * MOE_USED;
+    b.weight += first * MOE_USED;
+    b.out = out;
+    cuda->moe(&device, &b);
+}
+
+/* Tiles of 32, 96 and 128 rows, with 1 to 127 rows left of an expert: mean rows of an expert below 16,
+ * below 84 and more. A row has the same bits in any company. */
+static void test_prompt_experts(void **state) {
+    (void)state;
+    static const int sizes[] = {20, 130, 161, 200, 233, 300};
+    expert_weights h[MOE_EXPERTS + 1], d[MOE_EXPERTS + 1];
+    int32_t pick[MOE_ROWS * MOE_USED];
+    float *weight = random_floats(MOE_ROWS * MOE_USED, 1), *x = random_floats(MOE_ROWS * MOE_D, 1);
+    float *want = mem_array(MOE_ROWS * MOE_D, sizeof(*want));
+    err e = ERR_INIT;
+    for (int i = 0; i <= MOE_EXPERTS; i++) {
+        const int k2 = i == MOE_EXPERTS ? 10 : 6;
+        random_packed(MOE_D, MOE_FF, k2, &h[i].w1, &d[i].w1);
+        random_packed(MOE_D, MOE_FF, k2, &h[i].w3, &d[i].w3);
+        random_packed(MOE_FF, MOE_D, k2, &h[i].w2, &d[i].w2);
+    }
+    for (int r = 0; r < MOE_ROWS; r++) { /* uneven: the last two share a half */
+        pick[2 * r] = r % 2;
+        pick[2 * r + 1] = r % 16 == 5 ? 3 : 2;
+    }
+    const size_t bytes = cuda->moe_work_bytes(MOE_ROWS, MOE_EXPERTS, MOE_USED, MOE_D, MOE_FF);
+    void *zeros = mem_array(bytes, 1);
+    memset(zeros, 0, bytes);
+    moe_args a = {x, pick, weight, h, &h[MOE_EXPERTS], want, 0, MOE_EXPERTS, MOE_USED, MOE_D,
+        MOE_FF, 7.f,
+        mem_aligned(64, cpu->moe_work_bytes(MOE_ROWS, MOE_EXPERTS, MOE_USED, MOE_D, MOE_FF)), NULL};
+    moe_args g = a;
+    g.x = sent(x, MOE_ROWS * MOE_D * sizeof(*x));
+    g.expert = sent(pick, sizeof(pick));
+    g.weight = sent(weight, MOE_ROWS * MOE_USED * sizeof(*weight));
+    g.experts = d, g.shared = &d[MOE_EXPERTS];
+    g.work = sent(zeros, bytes);
+    void *table = NULL;
+    if (cuda->expert_table(&device, d, MOE_EXPERTS, g.shared, &table, &e) != OK)
+        fail_msg("%s", e.msg);
+    g.table = table;
+    float *out = cuda->mem_new(MOE_ROWS * MOE_D * sizeof(*out)), *alone = cuda->mem_new(MOE_D * 4);
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        a.n_rows = sizes[i];
+        cpu->moe(&host, &a);
+        device_moe(&g, 0, sizes[i], out);
+        compare("experts", want, out, (size_t)(sizes[i] * MOE_D), 1e-4);
+        float batched[MOE_D], single[MOE_D];
+        device_moe(&g, sizes[i] - 1, 1, alone);
+        cuda->fetch(&device, batched, out + (sizes[i] - 1) * MOE_D, sizeof(batched));
+        cuda->fetch(&device, single, alone, sizeof(single));
+        check_device();
+        assert_memory_equal(batched, single, sizeof(single));
+    }
+}
+
 static void test_shortlist(void **state) {
     (void)state;
     static const int sizes[] = {1, 2, 7, 8, 9, 33, 300, 1000, 1025, 8191, 8193, 40007, 129280};
@@ -785,7 +870,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_codebooks), cmocka_unit_test(test_plain),
         cmocka_unit_test(test_attention), cmocka_unit_test(test_indexer),
         cmocka_unit_test(test_pick), cmocka_unit_test(test_router),
-        cmocka_unit_test(test_shortlist)};
+        cmocka_unit_test(test_prompt_experts), cmocka_unit_test(test_shortlist)};
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
