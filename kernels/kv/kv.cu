@@ -6,14 +6,24 @@ static unsigned threads_of(int d) {
     return (unsigned)(n < DEVICE_BLOCK ? n : DEVICE_BLOCK);
 }
 
+/* For n rows of a warp each. */
+static unsigned blocks_of(int n) {
+    return (unsigned)(n + KV_ROWS_OF_BLOCK - 1) / KV_ROWS_OF_BLOCK;
+}
+
 void kv_pack_cuda(kernel_context *k, const kv_pack_args *a) {
     if (k->rc != OK || a->n == 0) return;
-    CUDA_RUN(k, "kv pack", kv_pack_kernel, (unsigned)a->n, threads_of(a->d), 0, *a);
+    const bool is_wide = ((uintptr_t)a->x & 15) == 0 && a->x_stride % 4 == 0 && a->d % 32 == 0;
+    if (is_wide) {
+        CUDA_RUN(k, "kv pack", kv_pack_wide_kernel, blocks_of(a->n), KV_ROWS_OF_BLOCK * 32, 0, *a);
+    } else {
+        CUDA_RUN(k, "kv pack", kv_pack_kernel, (unsigned)a->n, threads_of(a->d), 0, *a);
+    }
 }
 
 void kv_unpack_cuda(kernel_context *k, const kv_unpack_args *a) {
     if (k->rc != OK || a->n == 0) return;
-    CUDA_RUN(k, "kv unpack", kv_unpack_kernel, (unsigned)a->n, threads_of(a->d), 0, *a);
+    CUDA_RUN(k, "kv unpack", kv_unpack_kernel, blocks_of(a->n), KV_ROWS_OF_BLOCK * 32, 0, *a);
 }
 
 void kv_ring_write_cuda(kernel_context *k, const kv_ring_write_args *a) {

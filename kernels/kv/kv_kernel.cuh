@@ -1,19 +1,41 @@
-/* Packing, unpacking and storing of cache rows, one block a row. */
+/* Packing, unpacking and storing of cache rows: a warp a row where rows can be read four values at a time,
+ * else a block. */
 #ifndef TANDEM_KERNELS_KV_KV_KERNEL_CUH
 #define TANDEM_KERNELS_KV_KV_KERNEL_CUH
 
 #include "kernels/kv/kv_device.cuh"
+
+constexpr int KV_ROWS_OF_BLOCK = 4;
 
 __global__ void __launch_bounds__(DEVICE_BLOCK) kv_pack_kernel(kv_pack_args a) {
     kernel_begin();
     kv_pack_row(a.format, a.x + blockIdx.x * a.x_stride, a.d, a.rows + blockIdx.x * a.row_bytes);
 }
 
-__global__ void __launch_bounds__(DEVICE_BLOCK) kv_unpack_kernel(kv_unpack_args a) {
+__global__ void __launch_bounds__(KV_ROWS_OF_BLOCK * 32) kv_pack_wide_kernel(kv_pack_args a) {
     kernel_begin();
-    const uint8_t *row = a.rows + blockIdx.x * a.row_bytes;
-    for (int i = threadIdx.x; i < a.d; i += blockDim.x)
-        a.x[(size_t)blockIdx.x * a.d + i] = kv_value(a.format, row, a.d, i);
+    const int i = blockIdx.x * KV_ROWS_OF_BLOCK + (threadIdx.x >> 5), lane = threadIdx.x & 31;
+    if (i >= a.n) return;
+    const float *x = a.x + i * a.x_stride;
+    for (int at = lane * 4; at - lane * 4 < a.d; at += 128) {
+        const float4 v =
+            at < a.d ? __ldcg((const float4 *)(x + at)) : make_float4(0.f, 0.f, 0.f, 0.f);
+        kv_pack_four(a.format, v, at, a.d, a.rows + i * a.row_bytes);
+    }
+}
+
+__global__ void __launch_bounds__(KV_ROWS_OF_BLOCK * 32) kv_unpack_kernel(kv_unpack_args a) {
+    kernel_begin();
+    const int i = blockIdx.x * KV_ROWS_OF_BLOCK + (threadIdx.x >> 5);
+    if (i >= a.n) return;
+    const uint8_t *row = a.rows + i * a.row_bytes;
+    float *x = a.x + (size_t)i * a.d;
+    const bool is_wide = ((uintptr_t)x & 15) == 0 && a.format != KV_FLOAT;
+    for (int at = (threadIdx.x & 31) * 4; at < a.d; at += 128) {
+        if (is_wide) *(float4 *)(x + at) = kv_value4(a.format, row, a.d, at);
+        for (int c = 0; c < 4 && !is_wide; c++)
+            x[at + c] = kv_value(a.format, row, a.d, at + c);
+    }
 }
 
 __global__ void __launch_bounds__(128) kv_ring_write_kernel(kv_ring_write_args a) {

@@ -279,6 +279,59 @@ static void test_short_alone(void **state) {
     device.is_bf16 = false;
 }
 
+/* ---- packing by itself ---- */
+
+/* Rows of d values in row_bytes each, against the CPU's. */
+static void check_pack(kv_format format, int d, size_t row_bytes, size_t x_offset) {
+    enum { ROWS = 37 };
+    const size_t n_x = (size_t)(ROWS * d), n_rows = ROWS * row_bytes;
+    float *x = random_floats(n_x, 3), *back = mem_array(n_x, sizeof(float));
+    float *want_back = mem_array(n_x, sizeof(float));
+    uint8_t *want = mem_alloc(n_rows), *got = mem_alloc(n_rows);
+    memset(want, 0x5a, n_rows);
+    x[5] = 0, x[d] = 1e30f;
+    float *g_x = (float *)cuda->mem_new((n_x + 4) * sizeof(float)) + x_offset;
+    uint8_t *g_rows = cuda->mem_new(n_rows);
+    cuda->copy(&device, g_x, x, n_x * sizeof(float));
+    cuda->copy(&device, g_rows, want, n_rows);
+    for (int i = 0; i < ROWS; i++) {
+        kv_pack(format, x + i * d, d, want + (size_t)i * row_bytes);
+        kv_unpack(format, want + (size_t)i * row_bytes, d, want_back + i * d);
+    }
+    cuda->kv_pack(&device, &(kv_pack_args){format, g_x, (size_t)d, g_rows, row_bytes, ROWS, d});
+    cuda->kv_unpack(&device, &(kv_unpack_args){format, g_rows, row_bytes, g_x, ROWS, d});
+    cuda->fetch(&device, got, g_rows, n_rows);
+    cuda->fetch(&device, back, g_x, n_x * sizeof(float));
+    cuda->wait(&device);
+    if (device.rc != OK) fail_msg("%s", device.error.msg);
+    for (size_t i = 0; i < n_rows; i++) {
+        if (got[i] != want[i])
+            fail_msg("format %d, %d values: byte %zu of row %zu is %02x, expected %02x", format, d,
+                i % row_bytes, i / row_bytes, got[i], want[i]);
+    }
+    for (size_t i = 0; i < n_x; i++) {
+        if (memcmp(&back[i], &want_back[i], sizeof(float)) != 0)
+            fail_msg("format %d, %d values: value %zu is %.9g, expected %.9g", format, d, i,
+                (double)back[i], (double)want_back[i]);
+    }
+    cuda->mem_free(g_x - x_offset);
+    cuda->mem_free(g_rows);
+    mem_free(x), mem_free(back), mem_free(want_back), mem_free(want), mem_free(got);
+}
+
+static void test_pack(void **state) {
+    (void)state;
+    static const kv_format formats[] = {KV_FLOAT, KV_WINDOW, KV_COMPRESSED, KV_KEY};
+    static const int widths[] = {32, 96, 128, 512};
+    for (int f = 0; f < 4; f++)
+        for (int w = 0; w < 4; w++)
+            for (size_t offset = 0; offset < 2; offset++) {
+                const size_t bytes = kv_row_bytes(formats[f], widths[w]);
+                check_pack(formats[f], widths[w], bytes, offset);
+                if (formats[f] != KV_FLOAT) check_pack(formats[f], widths[w], bytes + 1, offset);
+            }
+}
+
 int main(void) {
     if (!gpu_backend_use()) return 77;
     err e = ERR_INIT;
@@ -290,7 +343,7 @@ int main(void) {
     }
     device.scratch_bytes = (size_t)128 << 20;
     device.scratch = cuda->mem_new(device.scratch_bytes);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_streams_alone), cmocka_unit_test(test_short_alone)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_streams_alone),
+        cmocka_unit_test(test_short_alone), cmocka_unit_test(test_pack)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
