@@ -168,6 +168,18 @@ __device__ __forceinline__ void ptx_wgmma_commit() {
 template <int N> __device__ __forceinline__ void ptx_wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
+/* Behind the wait for the last batch: sums are read from here on. To the compiler a sum is ready as soon as its product is
+ * issued, and what reads registers only may go ahead of the wait (seen: wrong sums in a kernel that spilled). */
+template <int N> __device__ __forceinline__ void ptx_wgmma_settle(int (&d)[N][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * N; i++)
+        asm volatile("" : "+r"(d[i >> 2][i & 3])::"memory");
+}
+template <int N> __device__ __forceinline__ void ptx_wgmma_settle(float (&d)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
 /* B of 32 columns of k in shared memory: blocks of 8 rows by 16 bytes (128 bytes), the second 16 of
  * k next_k bytes on, the next 8 rows 128 bytes on. */
 __device__ __forceinline__ uint64_t ptx_wgmma_matrix(uint32_t address, uint32_t next_k) {

@@ -185,6 +185,7 @@ __device__ __forceinline__ void attn_wide_scores(attn_wide_shared &sh) {
             b + (k / 64 * (int)sizeof(sh.q[0]) + k % 64 * 2) / 16);
     ptx_wgmma_commit();
     ptx_wgmma_wait<0>();
+    ptx_wgmma_settle(c);
     const int row = (threadIdx.x >> 5 & 3) * 16 + (lane >> 2);
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -213,6 +214,7 @@ __device__ __forceinline__ void attn_wide_values(
             ptx_wgmma_bf16(c, x[k], w + (i * (int)sizeof(sh.w[0]) + k * 32) / 16);
     ptx_wgmma_commit();
     ptx_wgmma_wait<0>();
+    ptx_wgmma_settle(c);
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         const int h = (i >> 2) * 8 + 2 * (lane & 3) + (i & 1);

@@ -492,6 +492,11 @@ template <int COLUMNS> __device__ __forceinline__ void exl3_gemm_block(const exl
         (&acc[0][0][0])[i] = 0;
     ends.fetch(job, row0, n_rows);
     exl3_gemm_multiply<COLUMNS>(acc, job, feed, ring, p.powers);
+#ifdef PTX_HAS_WGMMA
+#pragma unroll
+    for (int i = 0; i < 3; i++)
+        ptx_wgmma_settle(acc[i]);
+#endif
     ptx_copies_wait();
     __syncthreads(); /* the ring is read */
     float *out = (float *)shared;

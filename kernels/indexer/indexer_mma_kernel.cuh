@@ -205,6 +205,7 @@ __device__ __forceinline__ void indexer_products(const indexer_mma_queries<ROWS>
         ptx_wgmma_s8s8(d, a[b], ptx_wgmma_matrix(words + b * 2 * HALF_BYTES, HALF_BYTES));
     ptx_wgmma_commit();
     ptx_wgmma_wait<0>();
+    ptx_wgmma_settle(d);
 #else
     const int lane = threadIdx.x & 31;
 #pragma unroll
