@@ -35,10 +35,11 @@ typedef struct cuda_device {
     size_t n_slabs, cap_slabs;
     void **kept; /* host memory to free at close */
     size_t n_kept, cap_kept;
-    int64_t *sums;                /* of EXL3 runs of few rows: zero between runs */
-    int32_t *counters;            /* likewise */
-    struct cuda_pending *pending; /* operators held back: kernels/prepare */
-    size_t tail_bytes;            /* of the scratch's end, in use by them */
+    int64_t *sums;                 /* of EXL3 runs of few rows: zero between runs */
+    int32_t *counters;             /* likewise */
+    struct moe_row_link *row_link; /* of the experts of one token */
+    struct cuda_pending *pending;  /* operators held back: kernels/prepare */
+    size_t tail_bytes;             /* of the scratch's end, in use by them */
 } cuda_device;
 
 /* The device of a context. */

@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "kernels/linear/linear_gpu.h"
+#include "kernels/moe/moe_row.h"
 #include "kernels/prepare/prepare.h"
 
 /* ---- memory ---- */
@@ -79,6 +80,7 @@ static void cuda_close(kernel_context *k) {
         mem_free(d->kept[i]);
     mem_free(d->kept);
     (void)cudaFree(d->sums);
+    (void)cudaFree(d->row_link);
     (void)cudaFree(d->counters);
     (void)cudaFreeHost(d->staging);
     mem_free(d->pending);
@@ -149,7 +151,8 @@ static int cuda_open(kernel_context *k, err *e) {
     if (rc == OK) {
         d->sums = (int64_t *)cuda_mem_new((size_t)EXL3_GPU_MAX_SUMS * sizeof(int64_t));
         d->counters = (int32_t *)cuda_mem_new((size_t)EXL3_GPU_MAX_COUNTERS * sizeof(int32_t));
-        if (d->sums == NULL || d->counters == NULL)
+        d->row_link = (moe_row_link *)cuda_mem_new(sizeof(moe_row_link));
+        if (d->sums == NULL || d->counters == NULL || d->row_link == NULL)
             rc = cuda_no_memory(e, "work areas", (size_t)33 << 20);
     }
     if (rc != OK) {

@@ -90,6 +90,25 @@ __device__ __forceinline__ void ptx_prefetch_l2(const void *p) {
 __device__ __forceinline__ void ptx_fence_device() {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
+/* Two 8-byte words that other blocks may be writing, each read and written at once. */
+__device__ __forceinline__ ulonglong2 ptx_load_device_16(const void *p) {
+    ulonglong2 v;
+    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0,%1}, [%2];"
+                 : "=l"(v.x), "=l"(v.y)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+__device__ __forceinline__ void ptx_store_device_16(void *p, ulonglong2 v) {
+    asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1,%2};" ::"l"(p), "l"(v.x), "l"(v.y)
+                 : "memory");
+}
+/* 8 bytes of constant memory of the device, read here and not later. */
+__device__ __forceinline__ uint2 ptx_load_constant_8(const void *p) {
+    uint2 v;
+    asm volatile("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    return v;
+}
 /* True in one thread of a warp; the compiler knows that it is one. */
 __device__ __forceinline__ bool ptx_elect_one() {
     uint32_t is_it;

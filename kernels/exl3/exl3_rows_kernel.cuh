@@ -100,53 +100,63 @@ __device__ __forceinline__ void exl3_multiply(
     }
 }
 
-/* One unit of K bits: weights at words, operand at operand (shared addresses). */
+/* One slice of K bits: weights at words (a shared address), operand in b. */
+template <int K, int NB>
+__device__ __forceinline__ void exl3_slice(int (&acc)[4][NB][4], uint32_t words,
+    const uint32_t (&b)[NB][4], const exl3_lane<K> &l, const exl3_powers &powers) {
+    uint4 lo = ptx_load_shared_16(words + l.i0 * 16), mid = ptx_load_shared_16(words + l.i1 * 16);
+    uint4 hi = mid;
+    if constexpr (exl3_lane<K>::HAS_THREE) hi = ptx_load_shared_16(words + l.i2 * 16);
+    const uint32_t lw[4] = {lo.x, lo.y, lo.z, lo.w}, mw[4] = {mid.x, mid.y, mid.z, mid.w};
+    const uint32_t hw[4] = {hi.x, hi.y, hi.z, hi.w};
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+        uint32_t s[8];
+        exl3_states<K>(hw[m], mw[m], lw[m], l.shift, powers, s);
+        exl3_multiply<NB>(acc[m], s, b);
+    }
+}
+
+/* One unit: weights at words, operand at operand. */
 template <int K, int NB>
 __device__ __forceinline__ void exl3_unit(int (&acc)[4][NB][4], uint32_t words, uint32_t operand,
     int row_cap, const exl3_lane<K> &l, const exl3_powers &powers) {
 #pragma unroll
     for (int sl = 0; sl < EXL3_SLICES; sl++) {
-        const uint32_t at = words + sl * 128 * K;
-        uint4 lo = ptx_load_shared_16(at + l.i0 * 16), mid = ptx_load_shared_16(at + l.i1 * 16);
-        uint4 hi = mid;
-        if constexpr (exl3_lane<K>::HAS_THREE) hi = ptx_load_shared_16(at + l.i2 * 16);
-        const uint32_t lw[4] = {lo.x, lo.y, lo.z, lo.w}, mw[4] = {mid.x, mid.y, mid.z, mid.w};
-        const uint32_t hw[4] = {hi.x, hi.y, hi.z, hi.w};
         uint32_t b[NB][4];
         exl3_operand_words<NB>(operand + sl * 32 * row_cap, b);
-#pragma unroll
-        for (int m = 0; m < 4; m++) {
-            uint32_t s[8];
-            exl3_states<K>(hw[m], mw[m], lw[m], l.shift, powers, s);
-            exl3_multiply<NB>(acc[m], s, b);
-        }
+        exl3_slice<K, NB>(acc, words + sl * 128 * K, b, l, powers);
     }
 }
 
-/* Any rate, one window at a time. */
+/* A slice of any rate, one window at a time. */
+template <int NB>
+__device__ __forceinline__ void exl3_slice_any(
+    int (&acc)[4][NB][4], uint32_t words, const uint32_t (&b)[NB][4], int k2, int lane) {
+    const int n_words = 4 * k2;
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+        uint32_t s[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            int p = lane * 8 + j, end = (p >> 1) * k2 + ((p & 1) ? k2 : k2 >> 1);
+            int i0 = (end + 32 * n_words - 1) / 32 % n_words, i1 = (i0 + n_words - 1) % n_words;
+            int shift = (32 * (i0 + 1) - end) & 31;
+            s[j] = __funnelshift_r(ptx_load_shared_4(words + m * 4 + i0 * 16),
+                       ptx_load_shared_4(words + m * 4 + i1 * 16), shift) &
+                   0xffffu;
+        }
+        exl3_multiply<NB>(acc[m], s, b);
+    }
+}
 template <int NB>
 __device__ __forceinline__ void exl3_unit_any(
     int (&acc)[4][NB][4], uint32_t words, uint32_t operand, int row_cap, int k2, int lane) {
-    const int n_words = 4 * k2;
 #pragma unroll 1
     for (int sl = 0; sl < EXL3_SLICES; sl++) {
         uint32_t b[NB][4];
         exl3_operand_words<NB>(operand + sl * 32 * row_cap, b);
-#pragma unroll
-        for (int m = 0; m < 4; m++) {
-            uint32_t s[8];
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-                int p = lane * 8 + j, end = (p >> 1) * k2 + ((p & 1) ? k2 : k2 >> 1);
-                int i0 = (end + 32 * n_words - 1) / 32 % n_words, i1 = (i0 + n_words - 1) % n_words;
-                int shift = (32 * (i0 + 1) - end) & 31;
-                uint32_t at = words + sl * 64 * k2 + m * 4;
-                s[j] = __funnelshift_r(ptx_load_shared_4(at + i0 * 16),
-                           ptx_load_shared_4(at + i1 * 16), shift) &
-                       0xffffu;
-            }
-            exl3_multiply<NB>(acc[m], s, b);
-        }
+        exl3_slice_any<NB>(acc, words + sl * 64 * k2, b, k2, lane);
     }
 }
 

@@ -160,8 +160,7 @@ static void run_few(
 }
 
 /* One token: no lists. False: its experts do not suit that form. */
-static bool run_row(
-    kernel_context *k, const moe_args *a, const moe_buffers *b, const moe_table *t) {
+static bool run_row(kernel_context *k, const moe_args *a, const moe_table *t) {
     const cuda_device *d = cuda_of(k);
     bool is_done = false;
     if (a->n_rows != 1 || !t->is_packed || ((uintptr_t)a->x & 15) != 0) return false;
@@ -170,11 +169,9 @@ static bool run_row(
     r.expert = a->expert;
     r.weight = a->weight;
     r.x = a->x;
-    r.hidden = b->gate;
     r.y = a->out;
-    r.scale = b->scale_out;
     r.sums = d->sums;
-    r.counters = d->counters;
+    r.link = d->row_link;
     r.n_used = a->n_used;
     r.n_experts = a->n_experts;
     r.d = a->d;
@@ -340,7 +337,7 @@ void moe_cuda(kernel_context *k, const moe_args *a) {
     p.is_few = fits_few(a, t);
     p.tile_rows = tile_rows(cuda_of(k), a, t);
     p.is_bf16 = k->is_bf16;
-    if (run_row(k, a, &p.b, t)) return;
+    if (run_row(k, a, t)) return;
     run_plan(k, &p);
     if (k->rc != OK) return;
     if (p.is_few) {

@@ -261,6 +261,7 @@ static void bench_row(int width, int k2, int n, int has_shared) {
     static row_bench b;
     static float x[HIDDEN];
     b.is_refused = 0;
+    moe_row_link *link = device_new(sizeof *link);
     for (int c = 0; c < CALLS; c++) {
         moe_expert table[MOE_ROW_SLOTS] = {0};
         int pick[MOE_ROW_SLOTS];
@@ -284,11 +285,9 @@ static void bench_row(int width, int k2, int n, int has_shared) {
             .expert = device_pick,
             .weight = device_weight,
             .x = device_x,
-            .hidden = device_new(sizeof(float) * (size_t)(n * width)),
             .y = device_new(sizeof(float) * HIDDEN),
-            .scale = device_new(sizeof(exl3_gpu_scale) * (size_t)n),
-            .sums = device_new(sizeof(int64_t) * (size_t)(n * HIDDEN)),
-            .counters = device_new(4 * HIDDEN / 128),
+            .sums = device_new(sizeof(int64_t) * (size_t)(n * (HIDDEN + 2 * width))),
+            .link = link,
             .n_used = n - has_shared,
             .n_experts = n - has_shared,
             .d = HIDDEN,

@@ -641,6 +641,8 @@ static void gpu_tokens(const expert_set *s, int t0, int n, float *y) {
     fixture_list_release(&down_list);
 }
 
+static moe_row_link *row_link; /* runs of different shapes share it */
+
 /* The device's answer for token t in the form for one token. */
 static void gpu_row(const expert_set *s, int t, float *y) {
     moe_expert table[EXPERTS] = {0};
@@ -660,16 +662,14 @@ static void gpu_row(const expert_set *s, int t, float *y) {
         .expert = pick,
         .weight = weight,
         .x = x,
-        .hidden = device_new(sizeof(float) * CHOICES * WIDTH),
         .y = device_new(sizeof(float) * D),
-        .scale = device_new(sizeof(exl3_gpu_scale) * CHOICES),
-        .sums = device_new(sizeof(int64_t) * CHOICES * D),
-        .counters = device_new(4 * D / 128),
+        .sums = device_new(sizeof(int64_t) * CHOICES * (D + 2 * WIDTH)),
+        .link = row_link,
         .n_used = CHOICES,
         .n_experts = EXPERTS,
         .d = D,
         .n_ff = WIDTH,
-        .max_k2 = 6,
+        .max_k2 = 12,
         .limit = LIMIT};
     for (int turn = 0; turn < 3; turn++) { /* sums and counters must be left clean */
         err e = ERR_INIT;
@@ -680,7 +680,7 @@ static void gpu_row(const expert_set *s, int t, float *y) {
         device_ok(cudaDeviceSynchronize(), "experts of a row");
     }
     device_get(y, a.y, sizeof(float) * D);
-    void *used[] = {experts, pick, weight, x, a.hidden, a.y, a.scale, a.sums, a.counters};
+    void *used[] = {experts, pick, weight, x, a.y, a.sums};
     for (size_t i = 0; i < sizeof used / sizeof *used; i++)
         device_free(used[i]);
 }
@@ -699,8 +699,11 @@ static bool is_picked(const int *pick, int n, int k) {
 static void test_experts(void **state) {
     (void)state;
     static expert_set s;
+    row_link = device_new(sizeof *row_link);
     for (int k = 0; k < EXPERTS; k++) {
-        const int in[3] = {D, WIDTH, k % 3 == 0 ? 4 : 6}, out[3] = {WIDTH, D, k % 3 == 0 ? 4 : 6};
+        static const int rates[] = {4, 6, 6, 10, 8, 12, 5};
+        const int k2 = rates[k % 7], in[3] = {D, WIDTH, k2},
+                  out[3] = {WIDTH, D, rates[(k + 1) % 7]};
         fixture_matrix_init(&s.gate[k], in, 0, 100u + (unsigned)k);
         fixture_matrix_init(&s.up[k], in, 0, 200u + (unsigned)k);
         fixture_matrix_init(&s.down[k], out, 0, 300u + (unsigned)k);
@@ -741,6 +744,173 @@ static void test_experts(void **state) {
     }
 }
 
+/* ---- one token, real sizes ---- */
+
+enum { ROW_TURNS = 40, ROW_STREAMS = 2 };
+
+/* A run of the form for one token with everything it needs. */
+typedef struct row_case {
+    moe_row_args a;
+    fixture_matrix m[MOE_ROW_SLOTS][3];
+    float *first; /* [d] */
+} row_case;
+
+static void row_case_init(row_case *r, const int shape[2], const int *k2, int n, int has_shared) {
+    const int d = shape[0], width = shape[1], n_used = n - has_shared;
+    moe_expert table[MOE_ROW_SLOTS] = {0};
+    int pick[MOE_ROW_SLOTS] = {0};
+    float weight[MOE_ROW_SLOTS], *x = mem_array((size_t)d, sizeof *x);
+    for (int i = 0; i < n; i++) {
+        const int in[3] = {d, width, k2[i % 3]}, out[3] = {width, d, k2[(i + 1) % 3]};
+        for (int j = 0; j < 3; j++)
+            fixture_matrix_init(&r->m[i][j], j < 2 ? in : out, 0, (unsigned)(d + 3 * i + j));
+        table[i].w1.packed = r->m[i][0].device;
+        table[i].w3.packed = r->m[i][1].device;
+        table[i].w2.packed = r->m[i][2].device;
+        pick[i] = n_used - 1 - i;
+        weight[i] = 0.2f + 0.05f * (float)i;
+    }
+    fixture_values(x, (size_t)d, (unsigned)width);
+    r->a = (moe_row_args){.experts = device_new(sizeof table),
+        .expert = device_new(sizeof pick),
+        .weight = device_new(sizeof weight),
+        .x = device_new(sizeof *x * (size_t)d),
+        .y = device_new(sizeof(float) * (size_t)d),
+        .sums = device_new(sizeof(int64_t) * (size_t)(n * (d + 2 * width))),
+        .link = device_new(sizeof(moe_row_link)),
+        .n_used = n_used,
+        .n_experts = n_used,
+        .d = d,
+        .n_ff = width,
+        .has_shared = has_shared,
+        .max_k2 = 10,
+        .is_bf16 = 1,
+        .limit = LIMIT};
+    device_put((void *)(uintptr_t)r->a.experts, table, sizeof table);
+    device_put((void *)(uintptr_t)r->a.expert, pick, sizeof pick);
+    device_put((void *)(uintptr_t)r->a.weight, weight, sizeof weight);
+    device_put((void *)(uintptr_t)r->a.x, x, sizeof *x * (size_t)d);
+    mem_free(x);
+    r->first = mem_array((size_t)d, sizeof(float));
+}
+
+/* The answer from the form with lists: experts in ascending order as the sum takes them. */
+static void row_case_want(const row_case *r, float *want) {
+    const moe_row_args *a = &r->a;
+    const int n = a->n_used + a->has_shared;
+    exl3_gpu_job in[2 * MOE_ROW_SLOTS] = {0}, out[MOE_ROW_SLOTS] = {0};
+    int pair_of[MOE_ROW_SLOTS];
+    float weight[MOE_ROW_SLOTS];
+    for (int i = 0; i < n; i++) { /* slot n_used - 1 - i picked expert i */
+        for (int j = 0; j < 2; j++)
+            in[2 * i + j] = (exl3_gpu_job){.matrix = r->m[i][j].device,
+                .x = a->x,
+                .x_stride = a->d,
+                .n_rows = 1,
+                .is_bf16 = 1};
+        out[i] =
+            (exl3_gpu_job){.matrix = r->m[i][2].device, .n_rows = 1, .first_pair = i, .is_bf16 = 1};
+        pair_of[i] = i;
+        weight[i] = i < a->n_used ? 0.2f + 0.05f * (float)(a->n_used - 1 - i) : 1.f;
+    }
+    fixture_list ins, outs;
+    fixture_list_init(&ins, in, 2 * n, 1);
+    fixture_list_init(&outs, out, n, 0);
+    for (int i = 0; i < n; i++) {
+        outs.jobs[i].first_sum += (int32_t)ins.n_sums;
+        outs.jobs[i].first_counter += (int32_t)ins.n_counters;
+    }
+    device_put(outs.device->jobs, outs.jobs, sizeof *outs.jobs * (size_t)n);
+    float *device_weight = device_new(sizeof weight);
+    int *device_pair = device_new(sizeof pair_of);
+    device_put(device_weight, weight, sizeof weight);
+    device_put(device_pair, pair_of, sizeof pair_of);
+    const exl3_gpu_rotate_args rotate = {ins.device, NULL, 2 * n, 1};
+    const exl3_gpu_experts_args x = {.gate_up = ins.device,
+        .down = outs.device,
+        .scratch = {device_new(8 * (ins.n_sums + outs.n_sums)),
+            device_new(4 * (ins.n_counters + outs.n_counters))},
+        .hidden = device_new(sizeof(float) * (size_t)(n * a->n_ff)),
+        .row_max = device_new(sizeof pair_of),
+        .row_counter = device_new(sizeof pair_of),
+        .block_counter = device_new(4 * (size_t)(a->d / 128)),
+        .weight = device_weight,
+        .part = device_new(sizeof(float) * (size_t)(n * a->d)),
+        .pair_of = device_pair,
+        .y = device_new(sizeof(float) * (size_t)a->d),
+        .n_tokens = 1,
+        .n_choices = n,
+        .limit = LIMIT,
+        .max_rows = 1,
+        .max_stage_bytes = exl3_gpu_stage_bytes(a->max_k2, 1),
+        .is_bf16 = 1};
+    err e = ERR_INIT;
+    assert_int_equal(exl3_gpu_rotate_run(&rotate, NULL, &e), OK);
+    assert_int_equal(exl3_gpu_experts_run(&x, NULL, &e), OK);
+    device_ok(cudaDeviceSynchronize(), "experts");
+    device_get(want, x.y, sizeof(float) * (size_t)a->d);
+    void *used[] = {device_weight, device_pair, x.scratch.sums, x.scratch.counters, x.hidden,
+        x.row_max, x.row_counter, x.block_counter, x.part, x.y};
+    for (size_t i = 0; i < sizeof used / sizeof *used; i++)
+        device_free(used[i]);
+    fixture_list_release(&ins);
+    fixture_list_release(&outs);
+}
+
+static void row_case_release(row_case *r) {
+    const void *used[] = {
+        r->a.experts, r->a.expert, r->a.weight, r->a.x, r->a.y, r->a.sums, r->a.link};
+    for (size_t i = 0; i < sizeof used / sizeof *used; i++)
+        device_free((void *)(uintptr_t)used[i]);
+    for (int i = 0; i < r->a.n_used + r->a.has_shared; i++) {
+        for (int j = 0; j < 3; j++)
+            fixture_matrix_release(&r->m[i][j]);
+    }
+    mem_free(r->first);
+}
+
+/* Blocks of a run wait for each other, so two runs at once must not keep each other from the processors they need. */
+static void row_both(row_case r[ROW_STREAMS]) {
+    cudaStream_t s[ROW_STREAMS];
+    for (int i = 0; i < ROW_STREAMS; i++)
+        device_ok(cudaStreamCreateWithFlags(&s[i], cudaStreamNonBlocking), "stream");
+    for (int turn = 0; turn < ROW_TURNS; turn++) {
+        for (int i = 0; i < ROW_STREAMS; i++) {
+            err e = ERR_INIT;
+            bool is_done = false;
+            assert_int_equal(moe_row_run(&r[i].a, s[i], &is_done, &e), OK);
+            assert_true(is_done);
+        }
+    }
+    device_ok(cudaDeviceSynchronize(), "experts of two rows at once");
+    for (int i = 0; i < ROW_STREAMS; i++)
+        device_ok(cudaStreamDestroy(s[i]), "stream");
+}
+
+static void test_row(void **state) {
+    (void)state;
+    static const struct {
+        int shape[ROW_STREAMS][2], n, has_shared, k2[3];
+    } cases[] = {{{{5120, 1152}, {1280, 2304}}, 7, 1, {6, 6, 10}},
+        {{{128, 128}, {384, 128}}, 1, 0, {6, 8, 4}}, {{{128, 384}, {1280, 640}}, 8, 1, {5, 4, 10}}};
+    static row_case r[ROW_STREAMS];
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        for (int i = 0; i < ROW_STREAMS; i++) {
+            row_case_init(&r[i], cases[c].shape[i], cases[c].k2, cases[c].n, cases[c].has_shared);
+            row_case_want(&r[i], r[i].first);
+        }
+        row_both(r);
+        for (int i = 0; i < ROW_STREAMS; i++) {
+            const size_t bytes = sizeof(float) * (size_t)r[i].a.d;
+            float *y = mem_alloc(bytes);
+            device_get(y, r[i].a.y, bytes);
+            assert_memory_equal(y, r[i].first, bytes);
+            mem_free(y);
+            row_case_release(&r[i]);
+        }
+    }
+}
+
 static void test_arguments(void **state) {
     (void)state;
     err e = ERR_INIT;
@@ -761,6 +931,6 @@ int main(void) {
         cmocka_unit_test(test_every_rate), cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_lists), cmocka_unit_test(test_many_rows),
         cmocka_unit_test(test_tiles), cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_groups), cmocka_unit_test(test_experts)};
+        cmocka_unit_test(test_groups), cmocka_unit_test(test_experts), cmocka_unit_test(test_row)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
