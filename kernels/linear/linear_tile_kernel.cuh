@@ -8,12 +8,12 @@
  * 16, 8 and 1 lie in neighbouring lanes, those of distance 4 and 2 and v come one after the other (16 steps). A
  * lane's outputs and rows are in such an order that it always keeps its lower half of the sums and gives the upper
  * one to its neighbour: a shuffle and an addition a sum. What has been added up waits in shared memory, 80 floats a
- * thread. 88 KB of shared memory, 254 registers.
+ * thread. 254 registers.
  *
- * A stage is one j of a step: eight groups of four inputs of every row (pieces of 32 bytes) and of every output.
+ * A stage is one or two j of a step: eight groups of four inputs of every row (pieces of 32 bytes) and output a j.
  * The weights have been brought into the order of the stages, as floats, so that a stage is one bulk copy.
  *
- * Floor: fp32 multiply-adds, 0.49 ms for 8,192 x 5,120 -> 384 on 132 SMs at 1,980 MHz; measured 0.90 (H200, 2026-12-01),
+ * Floor: fp32 multiply-adds, 0.49 ms for 8,192 x 5,120 -> 384 on 132 SMs at 1,980 MHz; measured 0.85 (H200, 2026-12-01),
  * plain_linear_kernel 3.41: issue slots 70 %, a fifth of the instructions are no multiply-adds, reads of shared
  * memory 75 % of what it gives (loads of 16 bytes a lane share nothing between lanes). */
 #ifndef TANDEM_KERNELS_LINEAR_LINEAR_TILE_KERNEL_CUH
@@ -31,18 +31,25 @@ constexpr int PLAIN_TILE_LAST = PLAIN_TILE_KEPT / 2;
 
 constexpr int PLAIN_TILE_WARPS = 4; /* beside each other in the outputs; two CTAs an SM */
 constexpr int PLAIN_TILE_THREADS = 32 * PLAIN_TILE_WARPS;
-constexpr int PLAIN_TILE_ROWS = 2 * PLAIN_TILE_ROW;        /* of a CTA */
-constexpr int PLAIN_TILE_STAGES = 4, PLAIN_TILE_AHEAD = 2; /* held, fetched before they are used */
+constexpr int PLAIN_TILE_ROWS = 2 * PLAIN_TILE_ROW; /* of a CTA */
 constexpr int PLAIN_TILE_COPIES = PLAIN_TILE_ROWS * PLAIN_TILE_CHAINS / PLAIN_TILE_THREADS;
-constexpr int PLAIN_TILE_WEIGHT_BYTES = PLAIN_TILE_OUTPUTS * PLAIN_TILE_LINE;
-constexpr int PLAIN_TILE_STAGE_BYTES = PLAIN_TILE_WEIGHT_BYTES + PLAIN_TILE_ROWS * PLAIN_TILE_LINE;
+constexpr int PLAIN_TILE_WEIGHT_BYTES = PLAIN_TILE_OUTPUTS * PLAIN_TILE_LINE; /* for one j */
+constexpr int PLAIN_TILE_ROW_BYTES = PLAIN_TILE_ROWS * PLAIN_TILE_LINE;
 constexpr int PLAIN_TILE_STASH_BYTES =
     PLAIN_TILE_THREADS * (2 * PLAIN_TILE_KEPT + PLAIN_TILE_LAST) * (int)sizeof(float);
-constexpr int PLAIN_TILE_SHARED_BYTES =
-    PLAIN_TILE_STAGES * (PLAIN_TILE_STAGE_BYTES + 16) + PLAIN_TILE_STASH_BYTES;
+
+/* A stage holds the inputs of J_ values of j; AHEAD_ stages are fetched before they are used, and warps may lie as
+ * many stages apart as are left. */
+template <int J_, int STAGES_, int AHEAD_> struct plain_tile_form {
+    static constexpr int J = J_, STAGES = STAGES_, AHEAD = AHEAD_;
+    static constexpr int STAGE_BYTES = J * (PLAIN_TILE_WEIGHT_BYTES + PLAIN_TILE_ROW_BYTES);
+    static constexpr int SHARED_BYTES = STAGES * (STAGE_BYTES + 16) + PLAIN_TILE_STASH_BYTES;
+};
+using plain_tile_large = plain_tile_form<2, 3, 1>; /* 112 KB: two CTAs of an H200's SM; 0.85 ms */
+using plain_tile_small = plain_tile_form<1, 4, 2>; /* 88 KB, for any length; 0.90 ms */
 static_assert(PLAIN_TILE_OUTPUTS == 2 * PLAIN_TILE_OUT * PLAIN_TILE_WARPS &&
                   PLAIN_TILE_ROWS * PLAIN_TILE_CHAINS % PLAIN_TILE_THREADS == 0 &&
-                  PLAIN_TILE_SHARED_BYTES <= 99 * 1024,
+                  plain_tile_small::SHARED_BYTES <= 99 * 1024,
     "plain tile");
 
 struct plain_tile_args {
@@ -90,20 +97,20 @@ __device__ __forceinline__ void plain_tile_store(uint32_t address, const float *
 }
 
 /* A place in the ring of stages, and how often it was passed. */
-struct plain_tile_place {
+template <class FORM> struct plain_tile_place {
     int slot = 0, phase = 0;
     __device__ __forceinline__ void next() {
-        if (++slot == PLAIN_TILE_STAGES) slot = 0, phase ^= 1;
+        if (++slot == FORM::STAGES) slot = 0, phase ^= 1;
     }
 };
 
 /* Fetches the stages of a CTA in order: a bulk copy of the weights by the first thread, the rows in pieces
  * by all. */
-struct plain_tile_fill {
+template <class FORM> struct plain_tile_fill {
     const float *x[PLAIN_TILE_COPIES], *weights;
     uint32_t ring, full, empty; /* barriers: a stage is there, a stage is free */
-    int n_j, in = 0, j = 0, step = 0, n_left, n_new = PLAIN_TILE_STAGES;
-    plain_tile_place place;
+    int n_stages, in = 0, i_stage = 0, step = 0, n_left, n_new = FORM::STAGES;
+    plain_tile_place<FORM> place;
 
     __device__ __forceinline__ void init(const plain_tile_args &a, int row0) {
         const plain_job &job = a.job;
@@ -114,9 +121,9 @@ struct plain_tile_fill {
             x[i] = job.x + (int64_t)(job.x_rows == nullptr ? r : job.x_rows[r]) * job.x_stride +
                    plain_tile_chain(at % PLAIN_TILE_CHAINS);
         }
-        n_j = job.matrix.n_in / 512;
-        n_left = PLAIN_TILE_STEPS * n_j;
-        weights = a.weights + (size_t)blockIdx.x * n_left * (PLAIN_TILE_WEIGHT_BYTES / 4);
+        n_stages = job.matrix.n_in / (512 * FORM::J);
+        n_left = PLAIN_TILE_STEPS * n_stages;
+        weights = a.weights + (size_t)blockIdx.x * n_left * (FORM::J * PLAIN_TILE_WEIGHT_BYTES / 4);
     }
     __device__ __forceinline__ void next() {
         if (n_left == 0) return;
@@ -125,20 +132,22 @@ struct plain_tile_fill {
         } else {
             n_new--;
         }
-        const uint32_t to = ring + place.slot * PLAIN_TILE_STAGE_BYTES,
-                       barrier = full + 8 * place.slot;
+        const uint32_t to = ring + place.slot * FORM::STAGE_BYTES, barrier = full + 8 * place.slot;
         if (threadIdx.x == 0) {
-            ptx_barrier_expect(barrier, PLAIN_TILE_WEIGHT_BYTES);
-            ptx_bulk_copy(to, weights, PLAIN_TILE_WEIGHT_BYTES, barrier);
+            ptx_barrier_expect(barrier, FORM::J * PLAIN_TILE_WEIGHT_BYTES);
+            ptx_bulk_copy(to, weights, FORM::J * PLAIN_TILE_WEIGHT_BYTES, barrier);
         }
+        const uint32_t rows = to + FORM::J * PLAIN_TILE_WEIGHT_BYTES + threadIdx.x * 16;
 #pragma unroll
-        for (int i = 0; i < PLAIN_TILE_COPIES; i++)
-            ptx_copy_16(to + PLAIN_TILE_WEIGHT_BYTES + (threadIdx.x + i * PLAIN_TILE_THREADS) * 16,
-                x[i] + in);
+        for (int j = 0; j < FORM::J; j++)
+#pragma unroll
+            for (int i = 0; i < PLAIN_TILE_COPIES; i++)
+                ptx_copy_16(rows + j * PLAIN_TILE_ROW_BYTES + i * PLAIN_TILE_THREADS * 16,
+                    x[i] + in + j * 512);
         ptx_copies_arrive(barrier);
-        weights += PLAIN_TILE_WEIGHT_BYTES / 4;
-        in += 512;
-        if (++j == n_j) j = 0, in = plain_tile_step(++step);
+        weights += FORM::J * PLAIN_TILE_WEIGHT_BYTES / 4;
+        in += 512 * FORM::J;
+        if (++i_stage == n_stages) i_stage = 0, in = plain_tile_step(++step);
         place.next();
         n_left--;
     }
@@ -146,18 +155,18 @@ struct plain_tile_fill {
 
 typedef float plain_tile_sums[PLAIN_TILE_OUT][PLAIN_TILE_ROW];
 
-/* One stage; w and x: the lower and the upper half of a thread's outputs and rows. */
-__device__ __forceinline__ void plain_tile_multiply(
-    const uint32_t (&w_at)[2], const uint32_t (&x_at)[2], uint32_t stage, plain_tile_sums &sum) {
+/* One j; w_at and x_at: the lower and the upper half of a thread's outputs and rows. */
+__device__ __forceinline__ void plain_tile_multiply(const uint32_t (&w_at)[2], uint32_t w_from,
+    const uint32_t (&x_at)[2], uint32_t x_from, plain_tile_sums &sum) {
     constexpr int OUT = PLAIN_TILE_OUT, ROW = PLAIN_TILE_ROW;
     float4 w[OUT];
 #pragma unroll
     for (int o = 0; o < OUT; o++)
-        w[o] = plain_tile_load(w_at[o / (OUT / 2)] + stage + o % (OUT / 2) * PLAIN_TILE_LINE);
+        w[o] = plain_tile_load(w_at[o / (OUT / 2)] + w_from + o % (OUT / 2) * PLAIN_TILE_LINE);
 #pragma unroll
     for (int r = 0; r < ROW; r++) {
         const float4 x =
-            plain_tile_load(x_at[r / (ROW / 2)] + stage + r % (ROW / 2) * PLAIN_TILE_LINE);
+            plain_tile_load(x_at[r / (ROW / 2)] + x_from + r % (ROW / 2) * PLAIN_TILE_LINE);
 #pragma unroll
         for (int o = 0; o < OUT; o++)
             sum[o][r] = fmaf(w[o].x, x.x, sum[o][r]);
@@ -239,6 +248,7 @@ __device__ __forceinline__ void plain_tile_zero(plain_tile_sums &sum) {
 }
 
 /* Grid: tiles of outputs, tiles of rows. n_in is a multiple of 512, rows and strides of 16 bytes. */
+template <class FORM>
 __global__ void __launch_bounds__(PLAIN_TILE_THREADS, 2)
     plain_tile_kernel(const __grid_constant__ plain_tile_args a) {
     extern __shared__ __align__(128) unsigned char plain_tile_shared[];
@@ -248,13 +258,13 @@ __global__ void __launch_bounds__(PLAIN_TILE_THREADS, 2)
     const int is_16 = chain >> 2, is_8 = chain >> 1 & 1, is_1 = chain & 1;
     const int o_at = (warp * 2 + (lane >> 3 & 1)) * OUT, r_at = (lane >> 4) * ROW;
     const uint32_t ring = ptx_shared(plain_tile_shared),
-                   stash = ring + PLAIN_TILE_STAGES * PLAIN_TILE_STAGE_BYTES + threadIdx.x * 16;
-    plain_tile_fill fill;
+                   stash = ring + FORM::STAGES * FORM::STAGE_BYTES + threadIdx.x * 16;
+    plain_tile_fill<FORM> fill;
     fill.ring = ring;
-    fill.full = ring + PLAIN_TILE_STAGES * PLAIN_TILE_STAGE_BYTES + PLAIN_TILE_STASH_BYTES;
-    fill.empty = fill.full + 8 * PLAIN_TILE_STAGES;
+    fill.full = ring + FORM::STAGES * FORM::STAGE_BYTES + PLAIN_TILE_STASH_BYTES;
+    fill.empty = fill.full + 8 * FORM::STAGES;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < PLAIN_TILE_STAGES; i++) {
+        for (int i = 0; i < FORM::STAGES; i++) {
             ptx_barrier_init(fill.full + 8 * i, PLAIN_TILE_THREADS + 1);
             ptx_barrier_init(fill.empty + 8 * i, PLAIN_TILE_WARPS);
         }
@@ -263,22 +273,26 @@ __global__ void __launch_bounds__(PLAIN_TILE_THREADS, 2)
     __syncthreads();
     fill.init(a, blockIdx.y * PLAIN_TILE_ROWS);
 #pragma unroll 1
-    for (int i = 0; i < PLAIN_TILE_AHEAD; i++)
+    for (int i = 0; i < FORM::AHEAD; i++)
         fill.next();
     const uint32_t w = ring + o_at * LINE + chain * 16,
-                   x = ring + PLAIN_TILE_WEIGHT_BYTES + r_at * LINE + chain * 16;
+                   x = ring + FORM::J * PLAIN_TILE_WEIGHT_BYTES + r_at * LINE + chain * 16;
     const uint32_t w_at[2] = {w + is_16 * (OUT / 2 * LINE), w + (is_16 ^ 1) * (OUT / 2 * LINE)},
                    x_at[2] = {x + is_8 * (ROW / 2 * LINE), x + (is_8 ^ 1) * (ROW / 2 * LINE)};
     plain_tile_sums sum;
-    plain_tile_place place;
+    plain_tile_place<FORM> place;
 #pragma unroll 1
     for (int step = 0; step < PLAIN_TILE_STEPS; step++) {
         plain_tile_zero(sum);
 #pragma unroll 1
-        for (int j = 0; j < fill.n_j; j++) {
+        for (int i = 0; i < fill.n_stages; i++) {
+            const uint32_t from = place.slot * FORM::STAGE_BYTES;
             fill.next();
             ptx_barrier_wait(fill.full + 8 * place.slot, place.phase);
-            plain_tile_multiply(w_at, x_at, place.slot * PLAIN_TILE_STAGE_BYTES, sum);
+#pragma unroll
+            for (int j = 0; j < FORM::J; j++)
+                plain_tile_multiply(w_at, from + j * PLAIN_TILE_WEIGHT_BYTES, x_at,
+                    from + j * PLAIN_TILE_ROW_BYTES, sum);
             __syncwarp();
             if (lane == 0) ptx_barrier_arrive(fill.empty + 8 * place.slot);
             place.next();
