@@ -450,6 +450,23 @@ __device__ __forceinline__ uint32_t ptx_permute(uint32_t low, uint32_t high, uin
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "r"(places));
     return r;
 }
+/* Two products of bf16. */
+__device__ __forceinline__ uint32_t ptx_multiply_bf16(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+/* The same two, but kept where they stand: work between products of the tensor cores. */
+__device__ __forceinline__ uint32_t ptx_permute_here(uint32_t low, uint32_t high, uint32_t places) {
+    uint32_t r;
+    asm volatile("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "r"(places));
+    return r;
+}
+__device__ __forceinline__ uint32_t ptx_multiply_bf16_here(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm volatile("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
 
 /* Four 8 x 8 blocks of 16-bit values; each lane gives the address of one row of one block. */
 __device__ __forceinline__ void ptx_load_matrix_4(uint32_t address, uint32_t (&r)[4]) {

@@ -107,6 +107,7 @@ static void run_real_size(kernel_context *k, const attn_args *a, const rope_args
     }
     if (TILE == ATTN_WIDE_TILE && takes_wide(k, &p)) {
         const size_t bytes = attn_wide_shared_bytes(p.cap);
+        p.n_blocks = cuda_of(k)->n_sms;
         if (!allow_shared(k, attn_wide_kernel, bytes)) return;
         CUDA_RUN(k, "attention", attn_wide_kernel,
             dim3((unsigned)a->batch.n, (unsigned)(p.n_groups / 2)), ATTN_THREADS, bytes, p);

@@ -13,8 +13,8 @@
  * Many rows: one block does all tiles of a row and group. Few: a block a tile, and the launch behind
  * adds them (prepare_kernel.cuh): the same operations in the same order, so a row has the same bits
  * either way. Queries may be rotated as they are read. 138 KB of shared memory (100 KB with tiles of
- * 32). One H200, 2026-12-01: a tile of one row 11.2 -> 8.4 us, a layer of 8,192 rows 9.0 -> 6.2 ms with
- * conversions in pairs, decode by tables and queries read for more rows (attn_wide_kernel.cuh: 3.4). */
+ * 32). One H200, 2026-12-01: a tile of one row 11.2 -> 8.2 us, a layer of 8,192 rows 9.0 -> 6.2 ms with
+ * conversions in pairs, decode by tables and queries read for more rows (attn_wide_kernel.cuh: 3.2). */
 #ifndef TANDEM_KERNELS_ATTN_ATTN_MMA_KERNEL_CUH
 #define TANDEM_KERNELS_ATTN_ATTN_MMA_KERNEL_CUH
 
@@ -38,6 +38,7 @@ struct attn_mma_params {
     const float *rope; /* table for the queries, or NULL */
     int d_rope;
     bool is_bf16;
+    int n_blocks; /* of attn_wide_kernel that run at a time */
 };
 
 template <int TILE> struct attn_mma_shared {
@@ -87,26 +88,36 @@ __device__ __forceinline__ void attn_decode_window(const attn_raw &r, uint32_t (
     }
 }
 
-/* 16 values of a lane: E2M1 pairs at its 8 bytes, one scale. The lower three bits of four codes pick
- * the upper and the lower bytes of their bf16 values from tables of eight; their products with the
- * scale have at most six bits, so they are exact. */
+/* The scale of compressed values, twice. */
+__device__ __forceinline__ uint32_t attn_compressed_scale(uint32_t code) {
+    const uint32_t h = ptx_e4m3_pair(code);
+    const float s = __low2float(*(const __half2 *)&h);
+    return attn_pair(s, s);
+}
+
+/* Values 4 i .. 4 i + 3 of the E2M1 codes c. The lower three bits of four codes pick the upper and the
+ * lower bytes of their bf16 values from tables of eight; their products with the scale have at most
+ * six bits, so they are exact. */
+template <bool IS_HERE>
+__device__ __forceinline__ void attn_decode_four(
+    uint32_t c, int i, uint32_t scale, uint32_t &v0, uint32_t &v1) {
+    constexpr auto permute = IS_HERE ? ptx_permute_here : ptx_permute;
+    constexpr auto multiply = IS_HERE ? ptx_multiply_bf16_here : ptx_multiply_bf16;
+    const uint32_t code = (c & 0x77777777u) >> i * 16;
+    const uint32_t signs = permute(c << 4, c, i == 0 ? 0xd9c8u : 0xfbeau);
+    const uint32_t upper = permute(0x3f3f3f00u, 0x40404040u, code) | (signs & 0x80808080u),
+                   lower = permute(0xc0800000u, 0xc0804000u, code);
+    v0 = multiply(permute(lower, upper, 0x5140u), scale);
+    v1 = multiply(permute(lower, upper, 0x7362u), scale);
+}
+
+/* 16 values of a lane: E2M1 pairs at its 8 bytes, one scale. */
 __device__ __forceinline__ void attn_decode_compressed(const attn_raw &r, uint32_t (&v)[8]) {
-    const uint32_t h = ptx_e4m3_pair(r.scale);
-    const __nv_bfloat162 s = __float2bfloat162_rn(__low2float(*(const __half2 *)&h));
-    const uint32_t w[2] = {r.codes.x, r.codes.y};
+    const uint32_t scale = attn_compressed_scale(r.scale);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const uint32_t c = w[i / 2], code = (c & 0x77777777u) >> i % 2 * 16;
-        const uint32_t signs = ptx_permute(c << 4, c, i % 2 == 0 ? 0xd9c8u : 0xfbeau);
-        const uint32_t upper = ptx_permute(0x3f3f3f00u, 0x40404040u, code) | (signs & 0x80808080u),
-                       lower = ptx_permute(0xc0800000u, 0xc0804000u, code);
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            const uint32_t x = ptx_permute(lower, upper, k == 0 ? 0x5140u : 0x7362u);
-            const __nv_bfloat162 y = __hmul2(*(const __nv_bfloat162 *)&x, s);
-            v[i * 2 + k] = *(const uint32_t *)&y;
-        }
-    }
+    for (int i = 0; i < 4; i++)
+        attn_decode_four<false>(
+            i < 2 ? r.codes.x : r.codes.y, i % 2, scale, v[2 * i], v[2 * i + 1]);
 }
 
 /* Reads a warp's rows of the tile that begins at first. */
@@ -150,13 +161,16 @@ __device__ __forceinline__ void attn_put_tile(attn_mma_shared<TILE> &sh, const a
     }
 }
 
-/* Four values of a query, rotated by the operations of rope_kernel. */
-__device__ __forceinline__ float4 attn_rotated(
-    const attn_mma_params &p, int row, int in_head, float4 u) {
-    if (p.rope == nullptr || in_head < ATTN_D - p.d_rope) return u;
-    const float4 c =
-        *(const float4 *)(p.rope + (size_t)row * p.d_rope + in_head - (ATTN_D - p.d_rope));
-    const bool b = p.is_bf16;
+/* Whether the values of a query from in_head on are rotated, and four of them, by the operations of
+ * rope_kernel with the table's entries c. */
+__device__ __forceinline__ bool attn_is_rotated(const attn_mma_params &p, int in_head) {
+    return p.rope != nullptr && in_head >= ATTN_D - p.d_rope;
+}
+__device__ __forceinline__ float4 attn_rope_of(const attn_mma_params &p, int row, int in_head) {
+    return *(const float4 *)(p.rope + (size_t)row * p.d_rope + in_head - (ATTN_D - p.d_rope));
+}
+__device__ __forceinline__ float4 attn_rotated(bool is_bf16, float4 c, float4 u) {
+    const bool b = is_bf16;
     return make_float4(bf16_near_if(b, u.x * c.x - u.y * c.y),
         bf16_near_if(b, u.x * c.y + u.y * c.x), bf16_near_if(b, u.z * c.z - u.w * c.w),
         bf16_near_if(b, u.z * c.w + u.w * c.z));
@@ -167,7 +181,9 @@ __device__ __forceinline__ void attn_load_queries(
     attn_mma_shared<TILE> &sh, const attn_mma_params &p, int row, int head0) {
     const float *q = p.a.q + ((size_t)row * p.a.n_heads + head0) * ATTN_D;
     for (int i = threadIdx.x * 4; i < ATTN_GROUP * ATTN_D; i += ATTN_THREADS * 4) {
-        const float4 u = attn_rotated(p, row, i % ATTN_D, *(const float4 *)(q + i));
+        float4 u = *(const float4 *)(q + i);
+        if (attn_is_rotated(p, i % ATTN_D))
+            u = attn_rotated(p.is_bf16, attn_rope_of(p, row, i % ATTN_D), u);
         uint32_t x[ATTN_PLANES], y[ATTN_PLANES];
         attn_planes(u.x, u.y, x);
         attn_planes(u.z, u.w, y);

@@ -5,10 +5,12 @@
  *           shared memory
  *   values  values x heads, 64 x 32 twice a warpgroup, the tile as A by way of registers
  *
- * The next tile is read while this one is multiplied and decoded behind the products, which only hold
- * up the warpgroup that waits for them. 200 KB of shared memory, 128 registers. One H200, 2026-12-01, a
- * layer of 8,192 rows from position 0, 32 heads: 9.0 -> 3.4 ms. A tile takes about 8,000 cycles, with
- * nothing multiplied 5,700; the start and the end of a block are a fifth of the time. */
+ * The next tile is read while this one is multiplied, half of it decoded between the products of the
+ * scores (a warp that has issued one waits for its turn) where it has no window rows, the rest behind
+ * the products. 200 KB of shared memory, all 128 registers: anything more kept over a tile spills, and a
+ * spill costs more than it hides. One H200, 2026-12-01, a layer of 8,192 rows from position 0, 32
+ * heads: 9.0 -> 3.2 ms. A tile takes about 8,000 cycles, with nothing multiplied 5,700 (43 % of the
+ * issue slots, a third of them weights); the start and the end of a block are a fifth of the time. */
 #ifndef TANDEM_KERNELS_ATTN_ATTN_WIDE_KERNEL_CUH
 #define TANDEM_KERNELS_ATTN_ATTN_WIDE_KERNEL_CUH
 
@@ -38,40 +40,76 @@ __device__ __forceinline__ int attn_wide_row(int i) {
     return (i >> 1) * 2 * ATTN_MMA_WARPS + warp * 2 + ((lane >> 2 & 1) ^ (i & 1));
 }
 
-__device__ __forceinline__ void attn_wide_fetch(
-    const attn_list &l, uint8_t *const *rows, int first, attn_raw (&raw)[ATTN_WIDE_STEPS]) {
+/* A tile of a row's list. */
+struct attn_wide_tile {
+    uint8_t *const *rows; /* the list's places, in shared memory */
+    int first, n_window, n_all;
+};
+
+/* No row of the window among them: they are decoded the same way, those behind the end as zeros. */
+__device__ __forceinline__ bool attn_wide_is_compressed(const attn_wide_tile &t) {
+    return t.first >= t.n_window;
+}
+
+__device__ __forceinline__ void attn_wide_fetch_compressed(const uint8_t *row, attn_raw &raw) {
     const int lane = threadIdx.x & 31;
+    const uint2 c = *(const uint2 *)(row + lane * 8);
+    raw.codes.x = c.x, raw.codes.y = c.y;
+    raw.scale = row[ATTN_D / 2 + lane];
+}
+
+__device__ __forceinline__ void attn_wide_fetch(
+    const attn_wide_tile &t, attn_raw (&raw)[ATTN_WIDE_STEPS]) {
+    const int lane = threadIdx.x & 31;
+    if (attn_wide_is_compressed(t) && t.first + ATTN_WIDE_TILE <= t.n_all) {
+#pragma unroll
+        for (int i = 0; i < ATTN_WIDE_STEPS; i++)
+            attn_wide_fetch_compressed(t.rows[t.first + attn_wide_row(i)], raw[i]);
+        return;
+    }
 #pragma unroll
     for (int i = 0; i < ATTN_WIDE_STEPS; i++) {
-        const int j = first + attn_wide_row(i);
+        const int j = t.first + attn_wide_row(i);
         raw[i].codes = make_uint4(0, 0, 0, 0);
         raw[i].scale = 0;
-        if (j < l.n_window) {
-            raw[i].codes = *(const uint4 *)(rows[j] + lane * 16);
-            raw[i].scale = rows[j][ATTN_D + lane / 2];
-        } else if (j < l.n_all) {
-            const uint2 c = *(const uint2 *)(rows[j] + lane * 8);
-            raw[i].codes.x = c.x, raw[i].codes.y = c.y;
-            raw[i].scale = rows[j][ATTN_D / 2 + lane];
+        if (j < t.n_window) {
+            raw[i].codes = *(const uint4 *)(t.rows[j] + lane * 16);
+            raw[i].scale = t.rows[j][ATTN_D + lane / 2];
+        } else if (j < t.n_all) {
+            attn_wide_fetch_compressed(t.rows[j], raw[i]);
         }
     }
 }
 
-__device__ __forceinline__ void attn_wide_decode(
-    const attn_list &l, int row, const attn_raw &raw, uint32_t (&v)[8]) {
-    if (row < l.n_window) {
-        attn_decode_window(raw, v);
-    } else { /* behind the end of the list codes and scale are 0 */
-        attn_decode_compressed(raw, v);
+/* Two steps from i on. */
+__device__ __forceinline__ void attn_wide_decode(const attn_wide_tile &t, int i,
+    const attn_raw (&raw)[ATTN_WIDE_STEPS], uint32_t (&v)[ATTN_WIDE_STEPS][8]) {
+    if (attn_wide_is_compressed(t)) {
+        attn_decode_compressed(raw[i], v[i]);
+        attn_decode_compressed(raw[i + 1], v[i + 1]);
+        return;
+    }
+#pragma unroll
+    for (int k = i; k < i + 2; k++) {
+        if (t.first + attn_wide_row(k) < t.n_window) {
+            attn_decode_window(raw[k], v[k]);
+        } else {
+            attn_decode_compressed(raw[k], v[k]);
+        }
     }
 }
 
 __device__ __forceinline__ void attn_wide_put(
-    attn_wide_shared &sh, int row, const uint32_t (&v)[8]) {
+    attn_wide_shared &sh, const uint32_t (&v)[ATTN_WIDE_STEPS][8]) {
     const int lane = threadIdx.x & 31, unit = (lane & 3) * 2;
-    unsigned char *to = sh.tile[lane >> 2][row];
-    *(uint4 *)(to + (unit ^ (row & 7)) * 16) = make_uint4(v[0], v[1], v[2], v[3]);
-    *(uint4 *)(to + ((unit + 1) ^ (row & 7)) * 16) = make_uint4(v[4], v[5], v[6], v[7]);
+#pragma unroll
+    for (int i = 0; i < ATTN_WIDE_STEPS; i++) {
+        const int row = attn_wide_row(i);
+        unsigned char *to = sh.tile[lane >> 2][row];
+        *(uint4 *)(to + (unit ^ (row & 7)) * 16) = make_uint4(v[i][0], v[i][1], v[i][2], v[i][3]);
+        *(uint4 *)(to + ((unit + 1) ^ (row & 7)) * 16) =
+            make_uint4(v[i][4], v[i][5], v[i][6], v[i][7]);
+    }
 }
 
 __device__ __forceinline__ void attn_wide_fetch_queries(
@@ -84,10 +122,14 @@ __device__ __forceinline__ void attn_wide_fetch_queries(
 
 __device__ __forceinline__ void attn_wide_put_queries(
     attn_wide_shared &sh, const attn_mma_params &p, int row, const float4 (&u)[ATTN_WIDE_QUERIES]) {
+    const int in_head = threadIdx.x * 4 % ATTN_D; /* of all values of a thread */
+    const bool is_rotated = attn_is_rotated(p, in_head);
+    float4 rope = make_float4(0.f, 0.f, 0.f, 0.f);
+    if (is_rotated) rope = attn_rope_of(p, row, in_head);
 #pragma unroll
     for (int i = 0; i < ATTN_WIDE_QUERIES; i++) {
         const int at = (i * ATTN_THREADS + threadIdx.x) * 4, head = at / ATTN_D, c = at % ATTN_D;
-        const float4 v = attn_rotated(p, row, c, u[i]);
+        const float4 v = is_rotated ? attn_rotated(p.is_bf16, rope, u[i]) : u[i];
         uint32_t x[ATTN_PLANES], y[ATTN_PLANES];
         attn_planes(v.x, v.y, x);
         attn_planes(v.z, v.w, y);
@@ -123,6 +165,23 @@ __device__ __forceinline__ float attn_wide_sum(float a, float b) {
     return v;
 }
 
+/* exp_near of x that is not above 0, with its bits. */
+__device__ __forceinline__ float attn_wide_exp(float x) {
+    x = x < -104.0f ? -104.0f : x;
+    float t = x * 0x1.715476p+0f + 12582912.0f;
+    const int n = (int)__float_as_uint(t) - 0x4B400000, half = n >> 1;
+    t = t - 12582912.0f;
+    float r = fmaf(-t, 0x1.62p-1f, x); /* this product is exact, the next ones are not */
+    r = r - t * 0x1.c85fep-10f;
+    float p = r * 0x1.6d113cp-10f + 0x1.120ba2p-7f;
+    p = p * r + 0x1.55551ap-5f;
+    p = p * r + 0x1.5554dcp-3f;
+    p = p * r + 0.5f;
+    const float y = (p * (r * r) + r) + 1.0f;
+    return y * __uint_as_float((uint32_t)(half + 127) << 23) *
+           __uint_as_float((uint32_t)(n - half + 127) << 23);
+}
+
 /* Sums and steps of the warp's heads with a tile: attn_step_of and attn_add, an exponential a lane. */
 __device__ __forceinline__ void attn_wide_step(
     attn_wide_shared &sh, bool is_first, const float (&most)[2], float sum, attn_wide_sums &s) {
@@ -131,7 +190,7 @@ __device__ __forceinline__ void attn_wide_step(
     const float m0 = is_first || most[0] > s.most[0] ? most[0] : s.most[0],
                 m1 = is_first || most[1] > s.most[1] ? most[1] : s.most[1];
     const float from0 = is_now ? most[0] : s.most[0], from1 = is_now ? most[1] : s.most[1];
-    float e = exp_near(is_low ? from0 - m0 : from1 - m1);
+    float e = attn_wide_exp(is_low ? from0 - m0 : from1 - m1);
     if (is_first) e = is_now ? 1.f : 0.f;
     const float other = __shfl_xor_sync(~0u, e, 1);
     const attn_step t = {0.f, is_now ? other : e, is_now ? e : other};
@@ -155,11 +214,12 @@ __device__ __forceinline__ void attn_wide_weights(
     most[0] = attn_wide_most(most[0]), most[1] = attn_wide_most(most[1]);
 #pragma unroll
     for (int g = 0; g < 2; g++) {
-        const float a = lane < n ? exp_near(v[g][0] - most[g]) : 0.f,
-                    b = lane + 32 < n ? exp_near(v[g][1] - most[g]) : 0.f;
+        float a = lane < n ? attn_wide_exp(v[g][0] - most[g]) : 0.f,
+              b = lane + 32 < n ? attn_wide_exp(v[g][1] - most[g]) : 0.f;
         uint32_t x[ATTN_PLANES];
         sum[g] = a + b;
-        attn_planes(bf16_near_if(p.is_bf16, a), bf16_near_if(p.is_bf16, b), x);
+        if (p.is_bf16) a = bf16_near(a), b = bf16_near(b);
+        attn_planes(a, b, x);
         const int h = warp + g * 16, at = ((lane >> 3) ^ (h & 7)) * 16 + (lane & 7) * 2;
 #pragma unroll
         for (int k = 0; k < ATTN_PLANES; k++) {
@@ -171,8 +231,10 @@ __device__ __forceinline__ void attn_wide_weights(
 }
 
 #ifdef PTX_HAS_WGMMA
-/* Scores of a tile: warpgroup / 2 is the half of the values, warpgroup % 2 the group of heads. */
-__device__ __forceinline__ void attn_wide_scores(attn_wide_shared &sh) {
+/* Scores of a tile: warpgroup / 2 is the half of the values, warpgroup % 2 the group of heads. beside(k)
+ * is done behind product k of 16. */
+template <class BESIDE>
+__device__ __forceinline__ void attn_wide_scores(attn_wide_shared &sh, BESIDE beside) {
     const int part = threadIdx.x >> 8, group = threadIdx.x >> 7 & 1, lane = threadIdx.x & 31;
     const uint32_t a = ptx_wgmma_rows(ptx_shared(sh.tile[part * ATTN_CHUNKS / 2])),
                    b = ptx_wgmma_rows(
@@ -180,9 +242,11 @@ __device__ __forceinline__ void attn_wide_scores(attn_wide_shared &sh) {
     float c[24] = {};
     ptx_wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < ATTN_D / 2; k += 16)
+    for (int k = 0; k < ATTN_D / 2; k += 16) {
         ptx_wgmma_bf16(c, a + (k / 64 * (int)sizeof(sh.tile[0]) + k % 64 * 2) / 16,
             b + (k / 64 * (int)sizeof(sh.q[0]) + k % 64 * 2) / 16);
+        beside(k / 16);
+    }
     ptx_wgmma_commit();
     ptx_wgmma_wait<0>();
     ptx_wgmma_settle(c);
@@ -221,6 +285,25 @@ __device__ __forceinline__ void attn_wide_values(
         total[i] = attn_add(false, {0.f, sh.before[h], sh.now[h]}, total[i], c[i]);
     }
 }
+
+/* Scores of a tile, and half of the next one decoded beside the products. */
+__device__ __forceinline__ void attn_wide_scores_decode(attn_wide_shared &sh,
+    const attn_wide_tile &next, const attn_raw (&raw)[ATTN_WIDE_STEPS],
+    uint32_t (&v)[ATTN_WIDE_STEPS][8]) {
+    if (!attn_wide_is_compressed(next)) {
+        attn_wide_scores(sh, [](int) {});
+        attn_wide_decode(next, 0, raw, v);
+        return;
+    }
+    uint32_t scale = 0; /* made late: the rows may still be on their way */
+    attn_wide_scores(sh, [&](int k) {
+        if (k % 2 == 0) return;
+        const int i = k / 8, at = k / 2 % 4; /* four values of step i */
+        if (at == 0) scale = attn_compressed_scale(raw[i].scale);
+        attn_decode_four<true>(at < 2 ? raw[i].codes.x : raw[i].codes.y, at % 2, scale,
+            v[i][2 * at], v[i][2 * at + 1]);
+    });
+}
 #endif
 
 /* The outputs of a block from its sums and denominators. */
@@ -237,62 +320,77 @@ __device__ __forceinline__ void attn_wide_store(const attn_wide_shared &sh,
     }
 }
 
+/* Asks for what the block behind those now at work begins with. */
+__device__ __forceinline__ void attn_wide_prefetch(const attn_mma_params &p, int row, int head0) {
+    const attn_args &a = p.a;
+    const int i = threadIdx.x;
+    if (row >= a.batch.n) return;
+    ptx_prefetch_l2(a.q + ((size_t)row * a.n_heads + head0) * ATTN_D + i * 32);
+    if (a.selection != nullptr && i * 32 < a.max_selected)
+        ptx_prefetch_l2(a.selection + (size_t)row * a.max_selected + i * 32);
+}
+
+/* Queries, list and first tile of a block; the next tile is on its way. */
+__device__ __forceinline__ attn_wide_tile attn_wide_begin(attn_wide_shared &sh,
+    const attn_mma_params &p, uint8_t **rows, attn_raw (&raw)[ATTN_WIDE_STEPS]) {
+    const int row = blockIdx.x, head0 = blockIdx.y * ATTN_WIDE_HEADS;
+    float4 u[ATTN_WIDE_QUERIES];
+    attn_wide_fetch_queries(p, row, head0, u);
+    const attn_list l = attn_list_of(p.a, row);
+    attn_load_list(p.a, l, rows, 0, p.cap);
+    __syncthreads();
+    attn_wide_tile t = {rows, 0, l.n_window, l.n_all};
+    attn_wide_fetch(t, raw);
+    attn_wide_prefetch(p, row + p.n_blocks, head0);
+    attn_wide_put_queries(sh, p, row, u);
+    uint32_t v[ATTN_WIDE_STEPS][8];
+    attn_wide_decode(t, 0, raw, v);
+    attn_wide_decode(t, 2, raw, v);
+    attn_wide_put(sh, v);
+    t.first += ATTN_WIDE_TILE;
+    attn_wide_fetch(t, raw);
+    return t;
+}
+
 /* Grid: rows, pairs of groups. */
 __global__ void __launch_bounds__(ATTN_THREADS, 1)
     attn_wide_kernel(const __grid_constant__ attn_mma_params p) {
 #ifdef PTX_HAS_WGMMA /* else never launched */
     extern __shared__ __align__(1024) unsigned char attn_wide_bytes[];
     attn_wide_shared &sh = *(attn_wide_shared *)attn_wide_bytes;
-    uint8_t **rows = (uint8_t **)(attn_wide_bytes + sizeof(attn_wide_shared));
-    const int row = blockIdx.x, head0 = blockIdx.y * ATTN_WIDE_HEADS;
-    const int lane = threadIdx.x & 31, h = (threadIdx.x >> 5) + (lane & 16);
     attn_raw raw[ATTN_WIDE_STEPS];
-    float4 u[ATTN_WIDE_QUERIES];
     kernel_begin();
-    attn_wide_fetch_queries(p, row, head0, u);
-    const attn_list l = attn_list_of(p.a, row);
-    attn_load_list(p.a, l, rows, 0, p.cap);
-    __syncthreads();
-    attn_wide_fetch(l, rows, 0, raw);
-    attn_wide_put_queries(sh, p, row, u);
-    uint32_t v[ATTN_WIDE_STEPS][8];
+    attn_wide_tile next =
+        attn_wide_begin(sh, p, (uint8_t **)(attn_wide_bytes + sizeof(attn_wide_shared)), raw);
     float total[2][16];
 #pragma unroll
     for (int i = 0; i < 32; i++)
         total[i / 16][i % 16] = -0.f; /* 0 times it and a tile: the tile */
     attn_wide_sums sums = {{0.f, 0.f}, 0.f};
-#pragma unroll
-    for (int i = 0; i < ATTN_WIDE_STEPS; i++) {
-        attn_wide_decode(l, attn_wide_row(i), raw[i], v[i]);
-        attn_wide_put(sh, attn_wide_row(i), v[i]);
-    }
-    attn_wide_fetch(l, rows, ATTN_WIDE_TILE, raw);
-    for (int first = 0; first < l.n_all; first += ATTN_WIDE_TILE) {
-        const int next = first + ATTN_WIDE_TILE;
+#pragma unroll 1
+    for (int first = 0; first < next.n_all; first += ATTN_WIDE_TILE) {
+        uint32_t v[ATTN_WIDE_STEPS][8];
+        next.first = first + ATTN_WIDE_TILE;
         ptx_wgmma_fence_shared();
         __syncthreads();
-        attn_wide_scores(sh);
-        attn_wide_decode(l, next + attn_wide_row(0), raw[0], v[0]);
-        attn_wide_decode(l, next + attn_wide_row(1), raw[1], v[1]);
+        attn_wide_scores_decode(sh, next, raw, v);
         __syncthreads();
-        attn_wide_weights(sh, p, first == 0, l.n_all - first, sums);
+        attn_wide_weights(sh, p, first == 0, next.n_all - first, sums);
         ptx_wgmma_fence_shared();
         __syncthreads();
         attn_wide_values(sh, 0, total[0]);
         attn_wide_values(sh, 1, total[1]);
-        attn_wide_decode(l, next + attn_wide_row(2), raw[2], v[2]);
-        attn_wide_decode(l, next + attn_wide_row(3), raw[3], v[3]);
-        attn_wide_fetch(l, rows, next + ATTN_WIDE_TILE, raw);
+        attn_wide_decode(next, 2, raw, v);
+        attn_wide_fetch({next.rows, first + 2 * ATTN_WIDE_TILE, next.n_window, next.n_all}, raw);
         __syncthreads();
-#pragma unroll
-        for (int i = 0; i < ATTN_WIDE_STEPS; i++)
-            attn_wide_put(sh, attn_wide_row(i), v[i]);
+        attn_wide_put(sh, v);
     }
-    if ((lane & 15) == 0)
-        sh.den[h] =
-            sums.den + expf(p.a.sink[head0 + h] - (lane == 0 ? sums.most[0] : sums.most[1]));
+    const int lane = threadIdx.x & 31, h = (threadIdx.x >> 5) + (lane & 16);
+    const float most = lane == 0 ? sums.most[0] : sums.most[1];
+    const int head0 = blockIdx.y * ATTN_WIDE_HEADS;
+    if ((lane & 15) == 0) sh.den[h] = sums.den + expf(p.a.sink[head0 + h] - most);
     __syncthreads();
-    attn_wide_store(sh, p, row, head0, total);
+    attn_wide_store(sh, p, blockIdx.x, head0, total);
 #endif
 }
 
