@@ -16,7 +16,13 @@ void mhc_streams_run(kernel_context *k, mhc_streams_params *p) {
     const dim3 grid(
         (unsigned)p->n_slices, (unsigned)((p->n_rows + p->rows_of_block - 1) / p->rows_of_block));
     if (is_many) {
-        CUDA_RUN(k, "hyper-connections", mhc_many_kernel, grid, MHC_THREADS, 0, *p);
+        const int bytes = (int)sizeof(mhc_many_shared);
+        k->rc = cuda_check(&k->error,
+            cudaFuncSetAttribute(
+                mhc_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+            "hyper-connections");
+        if (k->rc != OK) return;
+        CUDA_RUN(k, "hyper-connections", mhc_many_kernel, grid, MHC_THREADS, bytes, *p);
     } else if (p->n_streams == 4 && p->d % MHC_SLICE == 0) {
         CUDA_RUN(k, "hyper-connections", mhc_streams_kernel<true>, grid, MHC_THREADS, 0, *p);
     } else {

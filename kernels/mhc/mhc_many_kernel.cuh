@@ -1,29 +1,28 @@
 /* The streams of many rows with four streams (mhc_kernel.cuh says what is computed). A block has the
- * matrix of its 64 channels in shared memory; a warp makes 2 ROWS rows at a time on its own, lanes 0-15
- * one of a pair and 16-31 the other, a lane four channels of all streams of ROWS rows in registers: so
- * streams are read and written once, 16 bytes a lane, without a barrier. A lane's dots are those that
- * lanes L and L + 16 have for one row, so the sums are the same. 8,192 rows of 4 x 5120 on an H200 take
- * 544 us, 3.2 TB/s, of which 122 are the dots (2026-12-01; 1,221 by blocks that had the streams in shared
- * memory). 80 registers, three blocks an SM. */
+ * matrix of its 64 channels in shared memory; a warp makes four rows at a time on its own, lanes 0-15 one
+ * of a pair and 16-31 the other, a lane four channels of all streams of two rows in registers: so streams
+ * are read and written once, 16 bytes a lane, without a barrier, and the next rows are copied to where the
+ * lane reads them while the dots are computed. A lane's dots are those that lanes L and L + 16 have for one
+ * row, so the sums are the same. 8,192 rows of 4 x 5120 on an H200 take 494 us, 3.5 TB/s (2026-12-01; 546
+ * with loads to registers, 1,221 by blocks that had the streams in shared memory); without loads 450 to
+ * 480, without dots 430. 80 registers, 71 KiB of shared memory, three blocks an SM. */
 #ifndef TANDEM_KERNELS_MHC_MHC_MANY_KERNEL_CUH
 #define TANDEM_KERNELS_MHC_MHC_MANY_KERNEL_CUH
 
 #include "kernels/mhc/mhc_kernel.cuh"
 
 constexpr int MHC_MANY_MIX = 24; /* of four streams */
-constexpr int MHC_MANY_ROWS = 2,
-              MHC_MANY_OUT = 4; /* a lane's rows; outputs whose dots are added at once */
+constexpr int MHC_MANY_ROWS = 2; /* of a lane; a warp has twice as many */
+constexpr int MHC_MANY_OUT = 8;  /* outputs whose dots are added at once */
 
-template <int ROWS> struct mhc_many_shared {
-    float w[MHC_MANY_MIX][4 * MHC_SLICE];
-    float coef[MHC_WARPS][2 * ROWS][24]; /* post, comb, pre */
-    float sums[MHC_WARPS][2 * ROWS][MHC_DOTS];
+struct mhc_many_warp {
+    float4 in[MHC_MANY_ROWS][5][32];   /* four streams and y of the lanes' rows */
+    float coef[2 * MHC_MANY_ROWS][24]; /* post, comb, pre */
+    float sums[2 * MHC_MANY_ROWS][MHC_DOTS];
 };
-
-/* A lane's part of ROWS rows, and of what the warp mixes them with. */
-template <int ROWS> struct mhc_many_rows {
-    float4 h[ROWS][4], y[ROWS], comb;
-    float2 post, pre;
+struct mhc_many_shared {
+    float w[MHC_MANY_MIX][4 * MHC_SLICE];
+    mhc_many_warp warps[MHC_WARPS];
 };
 
 /* The k-th row of this lane within its warp's. */
@@ -48,10 +47,10 @@ __device__ __forceinline__ float4 mhc_rounded(bool is_bf16, float4 v) {
     return make_float4(bf16_near(v.x), bf16_near(v.y), bf16_near(v.z), bf16_near(v.w));
 }
 
-/* Rows first .. of the warp, those behind end left out; c: the lane's first channel. */
-template <int ROWS>
-__device__ __forceinline__ void mhc_many_load(
-    const mhc_streams_params &p, int first, int end, int c, mhc_many_rows<ROWS> &in) {
+/* Starts the copies of rows first .. of the warp, those behind end left out; c: the lane's first channel. */
+__device__ __forceinline__ void mhc_many_copy(
+    const mhc_streams_params &p, int first, int end, int c, mhc_many_warp &sh) {
+    constexpr int ROWS = MHC_MANY_ROWS;
     const int lane = threadIdx.x & 31;
 #pragma unroll
     for (int k = 0; k < ROWS; k++) {
@@ -61,15 +60,17 @@ __device__ __forceinline__ void mhc_many_load(
         const float *h = p.h + r * 4 * p.d + c;
 #pragma unroll
         for (int t = 0; t < 4; t++)
-            in.h[k][t] = __ldcg((const float4 *)(h + (size_t)t * p.d));
-        if (p.y != nullptr) in.y[k] = __ldcg((const float4 *)(p.y + r * p.d + c));
+            ptx_copy_16(ptx_shared(&sh.in[k][t][lane]), h + (size_t)t * p.d);
+        if (p.y != nullptr) ptx_copy_16(ptx_shared(&sh.in[k][4][lane]), p.y + r * p.d + c);
     }
     if (p.y != nullptr && lane < 8 * ROWS && first + lane / 4 < end)
-        in.comb = __ldg((const float4 *)(p.comb + (size_t)first * 16) + lane);
-    if (lane >= 4 * ROWS || first + lane / 2 >= end) return;
-    if (p.y != nullptr) in.post = __ldg((const float2 *)(p.post + (size_t)first * 4) + lane);
+        ptx_copy_16(ptx_shared(&sh.coef[lane / 4][4 + lane % 4 * 4]),
+            p.comb + (size_t)first * 16 + lane * 4);
+    if (lane >= 2 * ROWS || first + lane >= end) return;
+    if (p.y != nullptr)
+        ptx_copy_16(ptx_shared(&sh.coef[lane][0]), p.post + (size_t)(first + lane) * 4);
     if (p.raw != nullptr)
-        in.pre = __ldg((const float2 *)(p.pre + mhc_row(p, first + lane / 2) * 4) + (lane & 1));
+        ptx_copy_16(ptx_shared(&sh.coef[lane][20]), p.pre + mhc_row(p, first + lane) * 4);
 }
 
 /* Expands one row of the lane with the coefficients q, stored when it is a row; and collapses it. */
@@ -103,23 +104,21 @@ __device__ __forceinline__ void mhc_many_make(const mhc_streams_params &p, int r
     if (is_here) *(float4 *)(p.raw + (size_t)row * p.d + c) = mhc_rounded(p.is_bf16, v);
 }
 
-/* Sums over 16 lanes of N values a lane, halving distances; lane L has that of value L % 16 / (16 / N). */
-template <int N> __device__ __forceinline__ float mhc_half_sums(float (&v)[N]) {
-    int m = 8;
+/* Sums over 2 M lanes of N values a lane, halving distances; lane L has that of value L % (2 M) / (2 M / N). A
+ * recursion, since the compiler keeps v in memory when it does not unroll the loop. */
+template <int M, int N, int SIZE> __device__ __forceinline__ float mhc_half_sums(float (&v)[SIZE]) {
+    if constexpr (M == 0) return v[0];
+    if constexpr (M > 0) {
+        const bool is_upper = (threadIdx.x & M) != 0;
 #pragma unroll
-    for (int half = N / 2; half > 0; half >>= 1, m >>= 1) {
-        const bool is_upper = (threadIdx.x & m) != 0;
-#pragma unroll
-        for (int i = 0; i < half; i++) {
-            const float keep = is_upper ? v[i + half] : v[i], give = is_upper ? v[i] : v[i + half];
-            v[i] = keep + __shfl_xor_sync(~0u, give, m);
+        for (int i = 0; i < N / 2; i++) {
+            const float keep = is_upper ? v[i + N / 2] : v[i];
+            const float give = is_upper ? v[i] : v[i + N / 2];
+            v[i] = keep + __shfl_xor_sync(~0u, give, M);
         }
+        if (N == 1) v[0] += __shfl_xor_sync(~0u, v[0], M);
+        return mhc_half_sums < M / 2, N == 1 ? 1 : N / 2 > (v);
     }
-    float sum = v[0];
-#pragma unroll
-    for (; m > 0; m >>= 1)
-        sum += __shfl_xor_sync(~0u, sum, m);
-    return sum;
 }
 
 /* Dots f0 .. f0 + OUT - 1 of the warp's rows with the rows of the matrix at w. */
@@ -138,7 +137,7 @@ __device__ __forceinline__ void mhc_many_dots(
                              mhc_dot4(w3, h[k][3], mhc_dot4(w1, h[k][1], 0.f));
     }
     constexpr int LANES = 16 / (ROWS * OUT);
-    const float sum = mhc_half_sums(v);
+    const float sum = mhc_half_sums<8, ROWS * OUT>(v);
     const int i = lane / LANES;
     if (lane % LANES == 0) sums[mhc_many_row(i / OUT)][f0 + i % OUT] = sum;
 }
@@ -153,7 +152,7 @@ __device__ __forceinline__ void mhc_many_squares(
         v[k] = mhc_dot4(h[k][2], h[k][2], mhc_dot4(h[k][0], h[k][0], 0.f)) +
                mhc_dot4(h[k][3], h[k][3], mhc_dot4(h[k][1], h[k][1], 0.f));
     constexpr int LANES = 16 / ROWS;
-    const float sum = mhc_half_sums(v);
+    const float sum = mhc_half_sums<8, ROWS>(v);
     if (lane % LANES == 0) sums[mhc_many_row(lane / LANES)][MHC_MANY_MIX] = sum;
 }
 
@@ -164,17 +163,6 @@ __device__ __forceinline__ void mhc_many_matrix(
         const int f = e / MHC_SLICE, t = e % MHC_SLICE / 16, c = e % 16 * 4;
         *(float4 *)&w[f][t * MHC_SLICE + c] =
             __ldg((const float4 *)(p.fn + ((size_t)f * 4 + t) * p.d + c0 + c));
-    }
-}
-
-/* What the warp's rows are mixed with to where all lanes find it. */
-template <int ROWS>
-__device__ __forceinline__ void mhc_many_share(const mhc_many_rows<ROWS> &in, float (*coef)[24]) {
-    const int lane = threadIdx.x & 31;
-    if (lane < 8 * ROWS) *(float4 *)&coef[lane / 4][4 + lane % 4 * 4] = in.comb;
-    if (lane < 4 * ROWS) {
-        *(float2 *)&coef[lane / 2][lane % 2 * 2] = in.post;
-        *(float2 *)&coef[lane / 2][20 + lane % 2 * 2] = in.pre;
     }
 }
 
@@ -196,34 +184,41 @@ __device__ __forceinline__ void mhc_many_store(
 __global__ void __launch_bounds__(MHC_THREADS, 3)
     mhc_many_kernel(const __grid_constant__ mhc_streams_params p) {
     constexpr int ROWS = MHC_MANY_ROWS, OUT = MHC_MANY_OUT, STEP = 2 * ROWS;
-    __shared__ __align__(16) mhc_many_shared<ROWS> sh;
+    extern __shared__ __align__(16) char mhc_many_memory[];
+    mhc_many_shared &sh = *(mhc_many_shared *)mhc_many_memory;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, c0 = blockIdx.x * MHC_SLICE;
     const int c = c0 + (lane & 15) * 4, first = blockIdx.y * p.rows_of_block;
     const int end = min(first + p.rows_of_block, p.n_rows);
+    mhc_many_warp &mine = sh.warps[warp];
     ptx_release_next();
     if (p.dots != nullptr) mhc_many_matrix(p, c0, sh.w);
-    for (int e = lane; e < STEP * MHC_DOTS; e += 32)
-        sh.sums[warp][e / MHC_DOTS][e % MHC_DOTS] = 0.f;
+    for (int e = lane; e < STEP * MHC_DOTS; e += 32) /* what is stored behind the dots */
+        mine.sums[e / MHC_DOTS][e % MHC_DOTS] = 0.f;
     ptx_wait_for_previous();
+    int row = first + warp * STEP;
+    mhc_many_copy(p, row, end, c, mine);
     __syncthreads();
-    mhc_many_rows<ROWS> in = {};
-    for (int row = first + warp * STEP; row < end; row += MHC_WARPS * STEP) {
-        mhc_many_load<ROWS>(p, row, end, c, in);
-        mhc_many_share<ROWS>(in, sh.coef[warp]);
+    for (; row < end; row += MHC_WARPS * STEP) {
+        float4 h[ROWS][4];
+        ptx_copies_wait();
         __syncwarp();
 #pragma unroll
         for (int k = 0; k < ROWS; k++) {
             const int i = mhc_many_row(k);
-            mhc_many_make(p, row + i, row + i < end, c, sh.coef[warp][i], in.h[k], in.y[k]);
+#pragma unroll
+            for (int t = 0; t < 4; t++)
+                h[k][t] = mine.in[k][t][lane];
+            mhc_many_make(p, row + i, row + i < end, c, mine.coef[i], h[k], mine.in[k][4][lane]);
         }
-        __syncwarp();
+        __syncwarp(); /* all was read */
+        mhc_many_copy(p, row + MHC_WARPS * STEP, end, c, mine);
         if (p.dots == nullptr) continue;
 #pragma unroll 1
         for (int f = 0; f < MHC_MANY_MIX; f += OUT)
-            mhc_many_dots<ROWS, OUT>(in.h, sh.w[f], f, sh.sums[warp]);
-        mhc_many_squares<ROWS>(in.h, sh.sums[warp]);
+            mhc_many_dots<ROWS, OUT>(h, sh.w[f], f, mine.sums);
+        mhc_many_squares<ROWS>(h, mine.sums);
         __syncwarp();
-        mhc_many_store<ROWS>(p, row, end, sh.sums[warp]);
+        mhc_many_store<ROWS>(p, row, end, mine.sums);
         __syncwarp();
     }
 }
