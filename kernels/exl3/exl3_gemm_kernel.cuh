@@ -514,8 +514,9 @@ __global__ void __launch_bounds__(EXL3_GEMM_WARPS * 32, COLUMNS > 4 ? 1 : 2)
     if (!p.is_beside) ptx_wait_for_previous();
     ptx_release_next();
     exl3_gemm_block<COLUMNS>(p);
-    /* The kernel behind this one waits for this one only. */
-    if (p.is_beside) ptx_wait_for_previous();
+    /* The kernel behind this one waits for this one only, of which one block is enough. */
+    if (p.is_beside && blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1)
+        ptx_wait_for_previous();
 }
 
 #endif

@@ -78,8 +78,8 @@ static size_t lay_out(moe_buffers *b, char *base, const moe_args *a) {
     b->tiles = (exl3_gpu_tile *)carve(&at, 2 * tiles * sizeof(exl3_gpu_tile));
     b->down_tiles = (exl3_gpu_tile *)carve(&at, tiles * sizeof(exl3_gpu_tile));
     for (int i = 0; i < MOE_TILE_LISTS; i++)
-        b->part_tiles[i] =
-            (exl3_gpu_tile *)carve(&at, (i < 2 ? 2 : 1) * tiles * sizeof(exl3_gpu_tile));
+        b->part_tiles[i] = (exl3_gpu_tile *)carve(
+            &at, (i < MOE_TILE_CLASSES ? 2 : 1) * tiles * sizeof(exl3_gpu_tile));
     b->groups = (exl3_gpu_tile *)carve(&at, (cap / 8) * sizeof(exl3_gpu_tile));
     b->n_tiles = (int32_t *)carve(&at, (3 + MOE_TILE_LISTS) * 4);
     b->operand_in = (uint32_t *)carve(&at, 2 * cap * d * 2);
@@ -185,14 +185,12 @@ static bool run_row(kernel_context *k, const moe_args *a, const moe_table *t) {
 }
 
 /* Rows of a tile. A stage takes about 840, 1180, 1340 and 1550 cycles with 32 (two blocks an SM), 64, 96 and 128 rows (H200,
- * 2026-12-01), and what is left of an expert behind full tiles is a tile of 32 if it can be. With these a mean of 32
- * rows takes 1.25, 1.00, 1.05 and 1.12 of the best when all experts are alike (1.21, 1.02, 1.00 and 1.03 when the picks
- * fall as the root of an expert's rank), a mean of 64 1.60, 1.20, 1.00 and 1.13, of 128 1.96, 1.43, 1.23 and 1.00. */
+ * 2026-12-01), and what is left of an expert behind full tiles of 128 is a tile of the least rows that hold it. With these
+ * no other size takes less from a mean of 16 rows on, be all experts alike or their rows as the rank's inverse. */
 static int tile_rows(const cuda_device *d, const moe_args *a, const moe_table *t) {
     const int mean = a->n_rows * a->n_used / a->n_experts;
     if (t->is_plain) return EXL3_GPU_TILE_ROWS;
-    if (!d->is_sm90 || mean < 16) return EXL3_GPU_SHORT_ROWS;
-    return mean < 84 ? EXL3_GPU_WIDE_ROWS : EXL3_GPU_WIDEST_ROWS;
+    return d->is_sm90 && mean >= 16 ? EXL3_GPU_WIDEST_ROWS : EXL3_GPU_SHORT_ROWS;
 }
 
 /* Rows of the jobs as operands: gate and up from one read of a row, down with its activation. */
@@ -213,6 +211,25 @@ static void run_groups(
         g.is_bf16 = k->is_bf16;
     }
     k->rc = exl3_gpu_groups_run(&g, d->stream, &k->error);
+}
+
+/* The products of a list of jobs, class by class, the longest first; those behind it fill its last wave. */
+static void run_products(
+    kernel_context *k, const moe_buffers *b, exl3_gpu_gemm_args g, int n_jobs, bool is_down) {
+    static const int rows[MOE_TILE_CLASSES] = {
+        EXL3_GPU_WIDEST_ROWS, EXL3_GPU_WIDE_ROWS, EXL3_GPU_TILE_ROWS, EXL3_GPU_SHORT_ROWS};
+    const int n = g.tile_rows == EXL3_GPU_WIDEST_ROWS ? MOE_TILE_CLASSES : 1;
+    for (int i = 0; i < n && k->rc == OK; i++) {
+        const int list = (is_down ? MOE_TILE_CLASSES : 0) + i;
+        g.tiles = b->part_tiles[list];
+        g.n_tiles = b->n_tiles + 2 + list;
+        if (i > 0) { /* one of a job at most */
+            g.tile_rows = rows[i];
+            g.max_tiles = n_jobs;
+            g.is_beside = 1;
+        }
+        k->rc = exl3_gpu_gemm_run(&g, cuda_of(k)->stream, &k->error);
+    }
 }
 
 /* Input jobs (gate and up) or output jobs (down), whichever forms there are. */
@@ -245,17 +262,7 @@ static void run_linears(
     } else {
         k->rc = exl3_gpu_gemm_rotate_run(&g, d->stream, &k->error);
     }
-    for (int i = is_down ? 2 : 0, n = 0; n < 2 && k->rc == OK; i++, n++) {
-        g.tiles = b->part_tiles[i];
-        g.n_tiles = b->n_tiles + 2 + i;
-        if (n > 0) { /* at most one of a job */
-            if (rows == EXL3_GPU_SHORT_ROWS) break;
-            g.tile_rows = EXL3_GPU_SHORT_ROWS;
-            g.max_tiles = jobs * (is_down ? 1 : 2);
-            g.is_beside = 1;
-        }
-        k->rc = exl3_gpu_gemm_run(&g, d->stream, &k->error);
-    }
+    if (k->rc == OK) run_products(k, b, g, jobs * (is_down ? 1 : 2), is_down);
 }
 
 /* A launch of the plan by a cluster of n_parts blocks; one block is none. */

@@ -9,8 +9,8 @@
 constexpr int MOE_PLAN_BLOCK = 1024;
 constexpr int MOE_MAX_EXPERTS = MOE_PLAN_BLOCK - 1;
 
-/* Lists of tiles for the products: long and short ones of the input jobs, then of down. */
-enum { MOE_TILE_LISTS = 4 };
+/* Lists of tiles for the products: of the input jobs by moe_tile_class, then of down. */
+enum { MOE_TILE_CLASSES = 4, MOE_TILE_LISTS = 2 * MOE_TILE_CLASSES };
 
 /* Work areas of a run; the tail of moe_args.work. */
 struct moe_buffers {
@@ -24,7 +24,7 @@ struct moe_buffers {
     plain_job *plain_in, *plain_out;
     exl3_gpu_tile *tiles; /* of the input jobs; those of down are the even ones, made beside */
     exl3_gpu_tile *down_tiles;
-    /* The same by rows of the product that takes them: moe_is_short or not. */
+    /* The same by rows of the product that takes them. */
     exl3_gpu_tile *part_tiles[MOE_TILE_LISTS];
     exl3_gpu_tile *groups; /* every eighth row of every expert */
     int32_t *n_tiles;      /* [3 + MOE_TILE_LISTS]: input jobs, down, of part_tiles, of groups */
@@ -240,24 +240,49 @@ __device__ __forceinline__ void moe_plain_jobs(
     p.b.plain_out[at.job] = j;
 }
 
-/* Whether a tile of so many rows suits the product of short tiles, two blocks of which an SM holds: what is left of an
- * expert behind its full tiles, since a tile costs what its decode costs however few its rows. */
-__device__ __forceinline__ bool moe_is_short(const moe_plan_args &p, int rows) {
-    return p.tile_rows > EXL3_GPU_SHORT_ROWS && rows <= EXL3_GPU_SHORT_ROWS;
+/* The product for a tile with rows left of its expert: 0: of tile_rows, 1, 2, 3: of 96, 64 and 32 rows, for what is left
+ * behind full tiles of 128, since a tile costs what the rows of its product cost. */
+__device__ __forceinline__ int moe_tile_class(const moe_plan_args &p, int rows) {
+    if (p.tile_rows < EXL3_GPU_WIDEST_ROWS || rows > EXL3_GPU_WIDE_ROWS) return 0;
+    return rows > EXL3_GPU_TILE_ROWS ? 1 : rows > EXL3_GPU_SHORT_ROWS ? 2 : 3;
 }
 
-/* Tiles of an expert: tile and short_tile are the tiles and short tiles of those before it. */
+/* Tiles of the experts before one, or of all: in all and of the classes but the first, of which an expert has one at
+ * most. */
+struct moe_tile_counts {
+    int all, of[MOE_TILE_CLASSES];
+};
+__device__ __forceinline__ moe_tile_counts moe_count_tiles(
+    const moe_plan_args &p, int rows, int *shared, moe_tile_counts &total) {
+    const int n = (rows + p.tile_rows - 1) / p.tile_rows;
+    const int last = rows > 0 ? moe_tile_class(p, rows - (n - 1) * p.tile_rows) : 0;
+    moe_tile_counts before;
+    before.all = before.of[0] = moe_prefix(n, shared, &total.all);
+    total.of[0] = total.all;
+#pragma unroll
+    for (int i = 1; i < MOE_TILE_CLASSES; i++) {
+        before.of[i] = moe_prefix(last == i, shared, total.of + i);
+        before.of[0] -= before.of[i];
+        total.of[0] -= total.of[i];
+    }
+    return before;
+}
+
+/* Tiles of an expert. */
 __device__ __forceinline__ void moe_tiles(
-    const moe_plan_args &p, const moe_place &at, int tile, int short_tile) {
-    for (int row = 0; row < at.rows; row += p.tile_rows, tile++) {
+    const moe_plan_args &p, const moe_place &at, moe_tile_counts before) {
+    for (int row = 0; row < at.rows; row += p.tile_rows, before.all++) {
         const exl3_gpu_tile gate = {2 * at.job, row}, up = {2 * at.job + 1, row},
                             down = {at.job, row};
-        const bool is_short = moe_is_short(p, at.rows - row); /* then it is the last */
-        const int to = is_short ? short_tile : tile - short_tile;
-        exl3_gpu_tile *in_part = p.b.part_tiles[is_short], *out_part = p.b.part_tiles[2 + is_short];
-        p.b.tiles[2 * tile] = in_part[2 * to] = gate;
-        p.b.tiles[2 * tile + 1] = in_part[2 * to + 1] = up;
-        p.b.down_tiles[tile] = out_part[to] = down;
+        const int kind = moe_tile_class(p, at.rows - row);
+        const int to = kind == 0   ? before.of[0]++
+                       : kind == 1 ? before.of[1]
+                       : kind == 2 ? before.of[2]
+                                   : before.of[3];
+        exl3_gpu_tile *in = p.b.part_tiles[kind];
+        p.b.tiles[2 * before.all] = in[2 * to] = gate;
+        p.b.tiles[2 * before.all + 1] = in[2 * to + 1] = up;
+        p.b.down_tiles[before.all] = p.b.part_tiles[MOE_TILE_CLASSES + kind][to] = down;
     }
 }
 
@@ -287,17 +312,14 @@ __global__ void __launch_bounds__(MOE_PLAN_BLOCK)
     int before = 0;
     const int counted = moe_count(p, part, count, &before);
     const int rows = e < a.n_experts ? counted : e == a.n_experts ? a.n_rows : 0;
-    const int n_tiles = (rows + p.tile_rows - 1) / p.tile_rows;
-    int n_jobs, all_pairs, all_tiles, all_rows;
+    int n_jobs, all_pairs, all_rows;
+    moe_tile_counts all_tiles;
     moe_place at = {};
     at.rows = rows;
     at.job = moe_prefix(moe_jobs_of(rows, p.is_few), shared, &n_jobs);
     at.pair = moe_prefix(rows, shared, &all_pairs);
     at.operand_row = moe_prefix(moe_operand_rows(rows, p.is_few), shared, &all_rows);
-    const int tile = moe_prefix(n_tiles, shared, &all_tiles);
-    const int rest = rows - (n_tiles - 1) * p.tile_rows; /* of the last tile */
-    int all_short;
-    const int short_tile = moe_prefix(rows > 0 && moe_is_short(p, rest), shared, &all_short);
+    const moe_tile_counts tiles_before = moe_count_tiles(p, rows, shared, all_tiles);
     int all_in = 0, all_out = 0;
     if (p.is_few) {
         const moe_expert &x = p.experts[rows > 0 ? e : 0];
@@ -310,12 +332,13 @@ __global__ void __launch_bounds__(MOE_PLAN_BLOCK)
     moe_row_pairs(p, part, next, start);
     if (part.count > 1) ptx_cluster_barrier(); /* nobody leaves while its counts are read */
     if (e == 0 && part.number == 0) {
-        p.b.n_tiles[0] = 2 * all_tiles;
-        p.b.n_tiles[1] = all_tiles;
-        p.b.n_tiles[2] = 2 * (all_tiles - all_short);
-        p.b.n_tiles[3] = 2 * all_short;
-        p.b.n_tiles[4] = all_tiles - all_short;
-        p.b.n_tiles[5] = all_short;
+        p.b.n_tiles[0] = 2 * all_tiles.all;
+        p.b.n_tiles[1] = all_tiles.all;
+#pragma unroll
+        for (int i = 0; i < MOE_TILE_CLASSES; i++) {
+            p.b.n_tiles[2 + i] = 2 * all_tiles.of[i];
+            p.b.n_tiles[2 + MOE_TILE_CLASSES + i] = all_tiles.of[i];
+        }
         p.b.n_tiles[2 + MOE_TILE_LISTS] = all_rows / 8;
         if (p.is_few) moe_few_totals(p, n_jobs, all_in, all_out);
     }
@@ -338,7 +361,7 @@ __global__ void __launch_bounds__(MOE_PLAN_BLOCK)
     } else {
         moe_plain_jobs(p, x, at);
     }
-    moe_tiles(p, at, tile, short_tile);
+    moe_tiles(p, at, tiles_before);
 }
 
 /* gate = weight * silu(gate) * up, with the limits. */

@@ -789,8 +789,8 @@ static void device_moe(const moe_args *a, int first, int n, float *out) {
     cuda->moe(&device, &b);
 }
 
-/* Tiles of 32, 96 and 128 rows, with 1 to 127 rows left of an expert: mean rows of an expert below 16,
- * below 84 and more. A row has the same bits in any company. */
+/* Tiles of 32 and of 128 rows, with 1 to 127 rows left of an expert: mean rows of an expert below 16
+ * and more. A row has the same bits in any company. */
 static void test_prompt_experts(void **state) {
     (void)state;
     static const int sizes[] = {20, 130, 161, 200, 233, 300};
