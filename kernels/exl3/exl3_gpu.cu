@@ -2,6 +2,7 @@
 
 #include "kernels/exl3/exl3_block.h"
 #include "kernels/exl3/exl3_launch.cuh"
+#include "kernels/exl3/exl3_one.h"
 #include "kernels/exl3/exl3_rows_kernel.cuh"
 
 /* Limits of the device in use, read once. */
@@ -83,6 +84,9 @@ int exl3_gpu_rows_run(const exl3_gpu_rows_args *a, cudaStream_t stream, err *e) 
     int rc = exl3_rows_check(a->max_rows, a->max_stage_bytes, e);
     if (rc != OK) return rc;
     if (a->list == nullptr) {
+        int is_one = 0;
+        rc = exl3_one_run(a, 0, stream, &is_one, e);
+        if (rc != OK || is_one) return rc;
         bool is_done = false;
         exl3_device d;
         rc = exl3_device_get(&d, e);

@@ -107,9 +107,14 @@ typedef struct exl3_gpu_tile {
     int32_t job, row;
 } exl3_gpu_tile;
 
+/* CTAs that leave a block's sums to another. */
+enum { EXL3_GPU_MAX_SLOTS = 256 };
+enum { EXL3_GPU_LEAST_SUMS = EXL3_GPU_MAX_SLOTS * 128 };
+
 /* Work space of the launchers. */
 typedef struct exl3_gpu_scratch {
-    int64_t *sums;     /* zeroed once; at least first_sum + n_rows * out of every job */
+    int64_t *
+        sums; /* zeroed once; at least first_sum + n_rows * out of every job, and EXL3_GPU_LEAST_SUMS */
     int32_t *counters; /* zeroed once; likewise */
 } exl3_gpu_scratch;
 

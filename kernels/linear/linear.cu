@@ -1,3 +1,4 @@
+#include "kernels/exl3/exl3_one.h"
 #include "kernels/linear/linear_kernel.cuh"
 #include "kernels/prepare/prepare.h"
 
@@ -372,15 +373,29 @@ static void add_held(packed_run *r) {
     s->has_attn = false;
 }
 
+/* Whether every job's row is a plain one that a product can read itself, and nothing else waits for a launch. */
+static bool has_plain_rows(const packed_run *r) {
+    if (r->rows.n_tasks != r->list.n_jobs) return false;
+    for (int i = 0; i < r->rows.n_tasks; i++) {
+        const prepare_task *t = &r->rows.tasks[i];
+        if (t->kind != PREPARE_ROWS || t->norm != NULL || t->rope != NULL || t->y != NULL ||
+            t->x_rows != NULL || !t->is_wide || t->n_operands != 1)
+            return false;
+    }
+    return true;
+}
+
 static void packed_launch(kernel_context *k, packed_run *r, bool is_few) {
     cuda_device *d = cuda_of(k);
     if (k->rc != OK || r->list.n_jobs == 0) return;
+    const exl3_gpu_rows_args rows = {
+        NULL, &r->list, {d->sums, d->counters}, r->max_rows, r->max_stage_bytes, 1};
+    int is_done = 0;
     add_held(r);
-    prepare_run(k, &r->rows);
+    if (is_few && has_plain_rows(r)) k->rc = exl3_one_run(&rows, 1, d->stream, &is_done, &k->error);
+    if (!is_done) prepare_run(k, &r->rows);
     if (k->rc == OK && is_few) {
-        const exl3_gpu_rows_args rows = {
-            NULL, &r->list, {d->sums, d->counters}, r->max_rows, r->max_stage_bytes, 1};
-        k->rc = exl3_gpu_rows_run(&rows, d->stream, &k->error);
+        if (!is_done) k->rc = exl3_gpu_rows_run(&rows, d->stream, &k->error);
     } else if (k->rc == OK) {
         exl3_gpu_gemm_args g = {};
         g.own = &r->list;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "kernels/exl3/exl3_one.h"
 #include "kernels/moe/moe_row.h"
 #include "tests/gpu/bench_stream.h"
 #include "tests/gpu/exl3_fixture.h"
@@ -317,6 +318,10 @@ typedef struct linear_bench {
 static void linear_body(void *ctx, int call, cudaStream_t s) {
     linear_bench *b = ctx;
     err e = ERR_INIT;
+    int is_done = 0;
+    if (b->has_rotate && exl3_one_run(&b->rows[call], 1, s, &is_done, &e) != OK)
+        device_ok(cudaErrorUnknown, e.msg);
+    if (is_done) return;
     if (b->has_rotate && exl3_gpu_rotate_run(&b->rotate[call], s, &e) != OK)
         device_ok(cudaErrorUnknown, e.msg);
     if (exl3_gpu_rows_run(&b->rows[call], s, &e) != OK) device_ok(cudaErrorUnknown, e.msg);

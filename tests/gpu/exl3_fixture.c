@@ -135,6 +135,7 @@ void fixture_list_init(fixture_list *l, const exl3_gpu_job *jobs, int n, int is_
         if (stage > l->max_stage_bytes) l->max_stage_bytes = stage;
         if (j->n_rows > l->max_rows) l->max_rows = j->n_rows;
     }
+    if (l->n_sums < EXL3_GPU_LEAST_SUMS) l->n_sums = EXL3_GPU_LEAST_SUMS;
     exl3_gpu_list head = {.n_jobs = n, .n_units = l->n_units, .n_cost = l->n_cost};
     l->device = device_new(sizeof head + sizeof *jobs * (size_t)n);
     device_put(l->device, &head, sizeof head);

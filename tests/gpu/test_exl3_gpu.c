@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "engine/base/mem.h"
+#include "kernels/exl3/exl3_one.h"
 #include "kernels/half.h"
 #include "kernels/moe/moe_row.h"
 #include "kernels/vec/vec.h"
@@ -99,6 +100,14 @@ static void run_list(const linear_case *c, int n, int has_bias) {
         for (int i = 0; i < n; i++)
             compare_job(&c[i], &m[i], x[i], stride, list.jobs[i].y);
     }
+    /* Rows that nobody rotated, twice: what CTAs left each other is cleared. */
+    for (int turn = 0; turn < 2 && rows.own != NULL; turn++) {
+        int is_done = 0;
+        assert_int_equal(exl3_one_run(&rows, 1, NULL, &is_done, &e), OK);
+        device_ok(cudaDeviceSynchronize(), "one row");
+        for (int i = 0; i < n && is_done; i++)
+            compare_job(&c[i], &m[i], x[i], stride, list.jobs[i].y);
+    }
     for (int i = 0; i < n; i++) {
         device_free(list.jobs[i].y);
         device_free(device_x[i]);
@@ -126,7 +135,8 @@ static void test_shapes(void **state) {
     static const linear_case cases[] = {{128, 128, 6, 1}, {128, 128, 4, 8}, {5120, 2304, 6, 1},
         {2304, 5120, 6, 3}, {5120, 1280, 12, 2}, {5120, 512, 10, 5}, {1280, 4096, 10, 1},
         {4096, 1024, 10, 8}, {16384, 128, 6, 4}, {15360, 256, 8, 7}, {128, 16384, 16, 6},
-        {640, 128, 3, 8}, {1152, 5120, 4, 1}};
+        {640, 128, 3, 8}, {1152, 5120, 4, 1}, {2304, 5120, 6, 1}, {1280, 16384, 10, 1},
+        {5120, 128, 16, 1}, {4096, 5120, 10, 1}, {128, 384, 8, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run_list(&cases[i], 1, 0);
 }
@@ -139,7 +149,14 @@ static void test_lists(void **state) {
         {256, 512, 8, 5}, {128, 2048, 5, 2}, {2048, 128, 6, 4}, {128, 128, 6, 6}, {128, 128, 6, 7},
         {256, 128, 12, 1}, {128, 128, 10, 2}, {128, 128, 4, 1}, {384, 128, 6, 1}, {128, 384, 6, 2},
         {128, 128, 14, 3}, {128, 128, 7, 1}, {128, 256, 6, 1}};
+    static const linear_case groups[] = {
+        {4096, 1024, 10, 1}, {4096, 1024, 10, 1}, {4096, 1024, 10, 1}, {4096, 1024, 10, 1}};
+    static const linear_case inputs[] = {{5120, 1280, 10, 1}, {5120, 512, 12, 1}};
+    static const linear_case narrow[] = {{128, 1280, 6, 1}, {256, 640, 8, 1}, {128, 128, 4, 1}};
     run_list(mixed, 5, 0);
+    run_list(groups, 4, 1);
+    run_list(inputs, 2, 1);
+    run_list(narrow, 3, 0);
     run_list(uneven, 16, 1);
 }
 
