@@ -29,8 +29,15 @@ static int device_get(row_device *out, err *e) {
         if (rc == OK)
             rc = cuda_check(e, cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, id),
                 "experts of a row");
+        const int room = bytes - (int)sizeof(moe_row_shared) - 1024;
+        /* Once: layers of different rates on two streams must not set it back between each other's launches. */
+        if (rc == OK)
+            rc = cuda_check(e,
+                cudaFuncSetAttribute(
+                    moe_row_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room),
+                "experts of a row");
         if (rc != OK) return rc;
-        *d = {n, bytes - (int)sizeof(moe_row_shared) - 1024, is_cooperative};
+        *d = {n, room, is_cooperative};
     }
     *out = *d;
     return OK;
@@ -71,10 +78,6 @@ int moe_row_run(const moe_row_args *a, cudaStream_t stream, bool *is_done, err *
                       (p.n_in_strips + p.n_out_strips) * 64 * 2 * (int)sizeof(int);
     if (bytes > d.room) return OK;
     *is_done = true;
-    rc = cuda_check(e,
-        cudaFuncSetAttribute(moe_row_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-        "experts of a row");
-    if (rc != OK) return rc;
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = 1;
     attributes[1].id = cudaLaunchAttributeCooperative;

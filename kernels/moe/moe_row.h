@@ -46,7 +46,7 @@ typedef struct moe_row_args {
     const int32_t *expert;     /* device, [n_used] distinct */
     const float *weight;       /* device, [n_used] */
     const float *x;            /* [d], 16-byte aligned */
-    float *y;                  /* [d] */
+    float *y;                  /* [d], 16-byte aligned */
     int64_t *sums;             /* [n_used + 1][d + 2 n_ff] zero between runs */
     moe_row_link *link;
     int n_used, n_experts, d, n_ff;
