@@ -4,34 +4,33 @@
 enum { ATTN_MAX_D = 512, ATTN_MANY_HEADS = 4, ATTN_MAX_BLOCK_ROWS = 16 };
 enum { ATTN_LONG_TILE = 64, ATTN_SHORT_TILE = 32 };
 
+/* Up to bytes of shared memory: all that a block may have, not what this launch needs, since another context may set the
+ * limit meanwhile. */
+template <class KERNEL> static bool allow_shared(kernel_context *k, KERNEL kernel, int bytes) {
+    k->rc = cuda_check(&k->error,
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+        "attention");
+    return k->rc == OK;
+}
+
 template <int CHUNKS, int HEADS> static void launch(kernel_context *k, const attn_args *a) {
     const int cap = a->window + ATTN_MAX_BLOCK_ROWS + (a->selection == NULL ? 0 : a->max_selected);
     const size_t bytes = (size_t)HEADS * (size_t)(a->d + cap + ATTN_WARPS * a->d) * sizeof(float);
-    if (bytes > (size_t)cuda_of(k)->shared_bytes - 1024) {
+    const int room = cuda_of(k)->shared_bytes - 1024;
+    if (bytes > (size_t)room) {
         k->rc = err_set(&k->error, ERR_LIMIT,
             "attention: %d rows of %d need %zu bytes of shared "
             "memory",
             cap, a->d, bytes);
         return;
     }
-    k->rc = cuda_check(&k->error,
-        cudaFuncSetAttribute(
-            attn_kernel<CHUNKS, HEADS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
-        "attention");
-    if (k->rc != OK) return;
+    if (!allow_shared(k, attn_kernel<CHUNKS, HEADS>, room)) return;
     CUDA_RUN(k, "attention", (attn_kernel<CHUNKS, HEADS>),
         dim3((unsigned)a->batch.n, (unsigned)(a->n_heads / HEADS)), ATTN_WARPS * 32, bytes, *a, cap,
         k->is_bf16);
 }
 
 /* ---- the real size ---- */
-
-template <class KERNEL> static bool allow_shared(kernel_context *k, KERNEL kernel, size_t bytes) {
-    k->rc = cuda_check(&k->error,
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
-        "attention");
-    return k->rc == OK;
-}
 
 static attn_mma_params mma_params(const kernel_context *k, const attn_args *a) {
     attn_mma_params p = {};
@@ -74,7 +73,7 @@ template <int TILE> static void run_few_rows(kernel_context *k, attn_mma_params 
     float *ends = sums + parts * ATTN_GROUP * ATTN_D;
     p->parts = attn_parts{sums, ends, p->a.sink, (const int32_t *)(ends + parts * ATTN_GROUP * 2),
         p->n_groups, n_tiles};
-    if (!allow_shared(k, attn_mma_tile_kernel<TILE>, shared)) return;
+    if (!allow_shared(k, attn_mma_tile_kernel<TILE>, cuda_of(k)->shared_bytes)) return;
     CUDA_RUN(k, "attention", attn_mma_tile_kernel<TILE>,
         dim3((unsigned)n_tiles, (unsigned)p->n_groups, (unsigned)n), ATTN_THREADS, shared, *p);
     if (k->rc != OK) return;
@@ -108,12 +107,12 @@ static void run_real_size(kernel_context *k, const attn_args *a, const rope_args
     if (TILE == ATTN_WIDE_TILE && takes_wide(k, &p)) {
         const size_t bytes = attn_wide_shared_bytes(p.cap);
         p.n_blocks = cuda_of(k)->n_sms;
-        if (!allow_shared(k, attn_wide_kernel, bytes)) return;
+        if (!allow_shared(k, attn_wide_kernel, cuda_of(k)->shared_bytes)) return;
         CUDA_RUN(k, "attention", attn_wide_kernel,
             dim3((unsigned)a->batch.n, (unsigned)(p.n_groups / 2)), ATTN_THREADS, bytes, p);
         return;
     }
-    if (!allow_shared(k, attn_mma_kernel<TILE>, shared)) return;
+    if (!allow_shared(k, attn_mma_kernel<TILE>, cuda_of(k)->shared_bytes)) return;
     CUDA_RUN(k, "attention", attn_mma_kernel<TILE>,
         dim3((unsigned)a->batch.n, (unsigned)p.n_groups), ATTN_THREADS, shared, p);
 }

@@ -47,7 +47,8 @@ int exl3_gpu_gemm_rotate_run(const exl3_gpu_gemm_args *a, cudaStream_t stream, e
         exl3_gemm_params_of(a), stream, e);
 }
 
-/* Stages and slots of the ring: as many as fit beside what else a block and an SM hold. */
+/* Stages and slots of the ring: as many as fit beside what else a block and an SM hold. The limit set for the kernel is
+ * always the same, since another context may set it before this one's launch. */
 static int exl3_gemm_ring_of(
     const exl3_gpu_gemm_args *a, const void *kernel, exl3_gemm_params *p, err *e) {
     constexpr int SYSTEM_BYTES = 1024; /* of every block */
@@ -64,6 +65,11 @@ static int exl3_gemm_ring_of(
         rc = cuda_check(
             e, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id), "exl3");
     if (rc == OK) rc = cuda_check(e, cudaFuncGetAttributes(&f, kernel), "exl3 gemm");
+    if (rc == OK)
+        rc = cuda_check(e,
+            cudaFuncSetAttribute(
+                kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most - (int)f.sharedSizeBytes),
+            "exl3 gemm");
     if (rc != OK) return rc;
     const int n_blocks = a->tile_rows > EXL3_GPU_SHORT_ROWS ? 1 : 2;
     int room = sm / n_blocks - SYSTEM_BYTES;
@@ -79,14 +85,9 @@ static int exl3_gemm_ring_of(
 template <int COLUMNS>
 static int exl3_gemm_launch(const exl3_gpu_gemm_args *a, cudaStream_t stream, err *e) {
     exl3_gemm_params p = exl3_gemm_params_of(a);
-    int rc = exl3_gemm_ring_of(a, (const void *)exl3_gemm_kernel<COLUMNS>, &p, e);
+    const int rc = exl3_gemm_ring_of(a, (const void *)exl3_gemm_kernel<COLUMNS>, &p, e);
     if (rc != OK) return rc;
     const int bytes = exl3_gemm_shared_bytes(p.stage_bytes, a->tile_rows, p.n_slots);
-    rc = cuda_check(e,
-        cudaFuncSetAttribute(
-            exl3_gemm_kernel<COLUMNS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-        "exl3 gemm");
-    if (rc != OK) return rc;
     const unsigned n_jobs = a->own != nullptr ? (unsigned)a->own->n_jobs : 1u;
     return exl3_launch(exl3_gemm_kernel<COLUMNS>,
         dim3((unsigned)(a->max_out / 128), (unsigned)a->max_tiles, n_jobs), EXL3_GEMM_WARPS * 32,

@@ -60,9 +60,10 @@ static int exl3_rows_launch(
     p.max_local = (room - ring_bytes) / row_bytes;
     if (p.max_local > EXL3_MOST_LOCAL) p.max_local = EXL3_MOST_LOCAL;
     const int bytes = ring_bytes + p.max_local * row_bytes;
+    /* Always the same: another context may set it before this one's launch. */
     rc = cuda_check(e,
         cudaFuncSetAttribute(
-            exl3_rows_kernel<EPILOGUE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+            exl3_rows_kernel<EPILOGUE>, cudaFuncAttributeMaxDynamicSharedMemorySize, room),
         "exl3 rows");
     if (rc != OK) return rc;
     const int n_spare = EPILOGUE == EXL3_DENSE ? d.n_sms / EXL3_SPARE_ONE_IN : 0;

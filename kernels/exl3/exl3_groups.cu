@@ -15,7 +15,8 @@ static int exl3_groups_launch(const exl3_group_params &p, int n_sms, cudaStream_
     const int bytes = F::shared_bytes(p.in);
     auto *kernel = exl3_groups_kernel<F, PER_SM>;
     const int rc = cuda_check(e,
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+            F::shared_bytes(F::MAX_IN)), /* always the same: another context may set it meanwhile */
         "exl3 groups");
     if (rc != OK) return rc;
     const int n_teams = (n_sms * PER_SM + F::PARTS - 1) / F::PARTS;
