@@ -42,8 +42,8 @@ enum {
 typedef struct exl3_gpu_matrix {
     const uint32_t *words; /* kernel order */
     const uint16_t *suh;   /* fp16 [in], 8-byte aligned */
-    const uint16_t *svh;   /* fp16 [out] */
-    const uint16_t *bias;  /* fp16 [out] or NULL */
+    const uint16_t *svh;   /* fp16 [out], likewise */
+    const uint16_t *bias;  /* fp16 [out], likewise, or NULL */
     int32_t in, out, k2;
     int32_t reserved;
 } exl3_gpu_matrix;
@@ -63,7 +63,7 @@ typedef struct exl3_gpu_job {
     uint32_t
         *operand; /* integer rows, 16-byte aligned: rows and experts [in/16][8 * row_cap words],
                             * gemm by tiles of rows, exl3_operand.cuh */
-    exl3_gpu_scale *scale; /* [n_rows] */
+    exl3_gpu_scale *scale; /* [n_rows], 8-byte aligned */
     float *y; /* [n_rows], row stride y_stride; rows: the result. Experts' down: unused */
     int64_t y_stride;
     int32_t n_rows;        /* rows and experts: 1..8 */

@@ -36,16 +36,6 @@ __device__ __forceinline__ float4 mhc_times(float4 a, float s) {
 __device__ __forceinline__ float4 mhc_plus(float4 a, float4 b) {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
-/* bf16_near_if of four values; the instruction has no payload of a NaN. */
-__device__ __forceinline__ float4 mhc_rounded(bool is_bf16, float4 v) {
-    if (!is_bf16) return v;
-    if (!isnan((v.x + v.y) + (v.z + v.w))) {
-        const uint32_t a = ptx_bf16_pair(v.x, v.y), b = ptx_bf16_pair(v.z, v.w);
-        return make_float4(__uint_as_float(a << 16), __uint_as_float(a & 0xffff0000u),
-            __uint_as_float(b << 16), __uint_as_float(b & 0xffff0000u));
-    }
-    return make_float4(bf16_near(v.x), bf16_near(v.y), bf16_near(v.z), bf16_near(v.w));
-}
 
 /* Starts the copies of rows first .. of the warp, those behind end left out; c: the lane's first channel. */
 __device__ __forceinline__ void mhc_many_copy(
@@ -91,7 +81,7 @@ __device__ __forceinline__ void mhc_many_make(const mhc_streams_params &p, int r
         }
 #pragma unroll
         for (int t = 0; t < 4; t++) {
-            h[t] = mhc_rounded(p.is_bf16, v[t]);
+            h[t] = p.is_bf16 ? bf16_near_4(v[t]) : v[t];
             if (is_here) *(float4 *)(p.h + (r * 4 + t) * p.d + c) = h[t];
         }
     }
@@ -101,7 +91,7 @@ __device__ __forceinline__ void mhc_many_make(const mhc_streams_params &p, int r
     v = mhc_plus(v, mhc_times(h[1], pre.y));
     v = mhc_plus(v, mhc_times(h[2], pre.z));
     v = mhc_plus(v, mhc_times(h[3], pre.w));
-    if (is_here) *(float4 *)(p.raw + (size_t)row * p.d + c) = mhc_rounded(p.is_bf16, v);
+    if (is_here) *(float4 *)(p.raw + (size_t)row * p.d + c) = p.is_bf16 ? bf16_near_4(v) : v;
 }
 
 /* Sums over 2 M lanes of N values a lane, halving distances; lane L has that of value L % (2 M) / (2 M / N). A
