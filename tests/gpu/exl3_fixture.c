@@ -97,6 +97,20 @@ void fixture_matrix_release(fixture_matrix *m) {
     if (m->device.bias != NULL) device_free((void *)m->device.bias);
 }
 
+void fixture_matrix_rows(const fixture_matrix *m, const float *x, int n_rows, float *y) {
+    err e = ERR_INIT;
+    exl3_linear *l = NULL;
+    if (exl3_linear_new(&m->host, &l, &e) != OK) {
+        fprintf(stderr, "the CPU's linear: %s\n", e.msg);
+        exit(1);
+    }
+    void *scratch = mem_aligned(64, exl3_scratch_bytes(1, n_rows, m->host.in));
+    exl3_job job = {l, x, (size_t)m->host.in, NULL, y, (size_t)m->host.out, n_rows};
+    exl3_linear_run(&job, NULL, scratch);
+    mem_aligned_free(scratch);
+    exl3_linear_free(l);
+}
+
 void fixture_values(float *x, size_t n, uint64_t seed) {
     uint64_t state = seed;
     for (size_t i = 0; i < n; i++) {

@@ -29,6 +29,8 @@ void device_ok(cudaError_t code, const char *what);
 void fixture_matrix_init(
     fixture_matrix *m, const int shape[3] /* in, out, k2 */, int has_bias, uint64_t seed);
 void fixture_matrix_release(fixture_matrix *m);
+/* The CPU's y [n_rows][out] of x [n_rows][in]; ends the process with the error's text when it fails. */
+void fixture_matrix_rows(const fixture_matrix *m, const float *x, int n_rows, float *y);
 /* Random values of about unit size with a few large ones. */
 void fixture_values(float *x, size_t n, uint64_t seed);
 
