@@ -11,16 +11,11 @@
 #include <cmocka.h>
 
 #include "engine/base/mem.h"
-#include "engine/base/rand.h"
 #include "kernels/cuda_ops.h"
 #include "tests/gpu/exl3_fixture.h"
-#include "tests/gpu/gpu_backend.h"
+#include "tests/gpu/ops_fixture.h"
 
 enum { MOST_EXPERTS = 16 };
-
-static kernel_context host, device;
-static const kernels *cpu, *cuda;
-static rand_state noise;
 
 typedef struct moe_case {
     int n_rows, n_experts, n_used, d, n_ff, is_packed, is_bf16;
@@ -32,18 +27,12 @@ typedef struct moe_weights {
     void *table;
 } moe_weights;
 
-static float *random_floats(size_t n, float size) {
+/* Evenly spread, unlike random_floats. */
+static float *even_floats(size_t n, float size) {
     float *p = mem_array(n, sizeof(*p));
     for (size_t i = 0; i < n; i++)
         p[i] = size * (float)(int32_t)rand_u32(&noise) * 0x1p-31f;
     return p;
-}
-
-static void *sent(const void *p, size_t bytes) {
-    void *d = cuda->mem_new(bytes);
-    assert_non_null(d);
-    cuda->copy(&device, d, p, bytes);
-    return d;
 }
 
 /* A matrix of n_out rows in both memories, which live as long as the test. */
@@ -51,7 +40,7 @@ static void make_matrix(linear_weight *h, linear_weight *g, int n_in, int n_out,
     *h = (linear_weight){.form = MATRIX_F32, .n_in = n_in, .n_out = n_out};
     if (!is_packed) {
         const size_t n = (size_t)n_in * (size_t)n_out;
-        const float *data = random_floats(n, 0.2f);
+        const float *data = even_floats(n, 0.2f);
         h->data = data;
         h->row_stride = (size_t)n_in;
         *g = *h;
@@ -136,7 +125,7 @@ static void run_case(const moe_case *c) {
     const size_t n = (size_t)c->n_rows, d = (size_t)c->d, used = (size_t)c->n_used;
     const int sizes[5] = {c->n_rows, c->n_experts, c->n_used, c->d, c->n_ff};
     make_weights(&w, c);
-    float *x = random_floats(n * d, 2), *weight = random_floats(n * used, 1);
+    float *x = even_floats(n * d, 2), *weight = even_floats(n * used, 1);
     int32_t *expert = mem_array(n * used, sizeof *expert);
     float *want = mem_array(n * d, 4), *got = mem_array(n * d, 4), *parts = mem_array(n * d, 4);
     pick(c, expert);
@@ -190,22 +179,9 @@ static void test_plain(void **state) {
 }
 
 int main(void) {
-    if (!gpu_backend_use()) return 77;
-    err e = ERR_INIT;
-    cpu = kernels_find(NULL);
-    cuda = kernels_find("cuda");
+    int rc = ops_fixture_open();
+    if (rc != 0) return rc;
     rand_init(&noise, 5, 1);
-    if (cuda->open(&device, &e) != OK) {
-        print_message("%s\n", e.msg);
-        return 1;
-    }
-    const size_t bytes = (size_t)64 << 20;
-    device.scratch = cuda->mem_new(bytes);
-    device.scratch_bytes = bytes;
-    host.scratch = mem_aligned(64, bytes);
-    host.scratch_bytes = bytes;
-    host.thread_scratch[0] = mem_aligned(64, bytes);
-    host.thread_scratch_bytes = bytes;
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_packed), cmocka_unit_test(test_plain)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
