@@ -145,6 +145,9 @@ $(foreach l,$(LIB_NAMES),$(eval $(call archive_rule,$l)))
 
 # ---- CUDA --------------------------------------------------------------------------------------
 GPU_ARCHS ?= $(if $(filter 1,$(SLIM)),90a,90a 121)
+ifneq ($(filter 90,$(GPU_ARCHS)),)
+$(error GPU_ARCHS=90 builds no wgmma, which an H200 is launched with: say 90a)
+endif
 ifeq ($(CUDA),1)
 CUDA_INC := -isystem $(CUDA_TOP)/include
 CU_SRC := $(wildcard kernels/*.cu kernels/*/*.cu) $(shell find engine -name '*.cu' 2>/dev/null)
