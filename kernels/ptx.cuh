@@ -71,8 +71,22 @@ __device__ __forceinline__ uint64_t ptx_policy_once() {
 __device__ __forceinline__ void ptx_copy_16(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+/* The same for data that is read once: it leaves the L2 cache first. */
+__device__ __forceinline__ void ptx_copy_16_once(uint32_t to, const void *from, uint64_t policy) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to),
+                 "l"(from), "l"(policy)
+                 : "memory");
+}
 __device__ __forceinline__ void ptx_copies_arrive(uint32_t barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+/* Ends a group of this thread's copies, which may be empty. / Waits until at most N groups are under way. */
+__device__ __forceinline__ void ptx_copies_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N> __device__ __forceinline__ void ptx_copies_wait_for() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 /* Copies 8 bytes to shared memory while the thread goes on; for the thread itself they are there after the wait. */

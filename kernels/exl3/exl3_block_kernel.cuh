@@ -38,7 +38,6 @@ __device__ __forceinline__ void exl3_block_finish(
 static __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
     exl3_block_kernel(const __grid_constant__ exl3_block_params p) {
     extern __shared__ __align__(128) unsigned char shared[];
-    __shared__ __align__(8) unsigned long long barriers[EXL3_WARPS * EXL3_MAX_STAGES];
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const int n_parts = (int)ptx_cluster_size(), part = blockIdx.x % n_parts;
     int block = blockIdx.x / n_parts, j = 0;
@@ -49,23 +48,12 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
     const int2 mine =
         exl3_share(units_in, n_parts * EXL3_WARPS / 2, part * EXL3_WARPS / 2 + warp / 2);
     const int n_mine = mine.y - mine.x;
-    if (lane == 0) {
-        for (int i = 0; i < p.n_stages; i++)
-            ptx_barrier_init(ptx_shared(barriers + warp * EXL3_MAX_STAGES + i), 1);
-        ptx_barrier_init_fence();
-    }
-    __syncwarp();
-    exl3_ring ring = {ptx_shared(shared) + warp * p.n_stages * p.slot_bytes,
-        ptx_shared(barriers + warp * EXL3_MAX_STAGES), (uint32_t)p.slot_bytes, (uint32_t)p.n_stages,
-        0, 0};
+    exl3_ring ring(ptx_shared(shared) + warp * p.n_stages * p.slot_bytes, p.slot_bytes, p.n_stages);
     exl3_feed feed;
     feed.jobs = p.own.jobs;
     if (n_mine > 0) feed.enter(j, (block * 2 + warp % 2) * units_in + mine.x);
     exl3_feed operands = feed; /* follows behind: the weights are fetched early */
-    const uint64_t policy = ptx_policy_once();
-    if (lane == 0)
-        for (int i = 0; i < min(n_mine, p.n_stages); i++)
-            feed.fetch_words(ring.slots + i * ring.slot_bytes, ring.barriers + 8 * i, policy);
+    exl3_fill_words(ring, feed, n_mine);
     if (warp == EXL3_WARPS - 1 && lane < 2)
         ptx_prefetch_l2(job.matrix.svh + block * 128 + lane * 64);
     int *local = (int *)(shared + EXL3_WARPS * p.n_stages * p.slot_bytes);
@@ -73,12 +61,7 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
         local[i] = 0;
     ptx_wait_for_previous();
     ptx_release_next();
-    if (lane == 0) {
-        for (int i = 0; i < min(n_mine, p.n_stages); i++)
-            operands.fetch_operand(ring.slots + i * ring.slot_bytes, ring.barriers + 8 * i);
-        feed.operand = operands.operand;
-        feed.strip_left = operands.strip_left;
-    }
+    exl3_fill_operands(ring, operands, n_mine);
     __syncthreads();
     if (n_mine > 0) {
         const exl3_target to = {

@@ -1,8 +1,8 @@
 /*
  * The persistent kernel for few rows: one CTA an SM, 16 warps, stream-K over units of 64 inputs x 64 outputs.
  *
- *   warp   a contiguous share of the units of all jobs; private ring of stages filled by bulk copies (weights and
- *          operand of one unit), own barriers, no CTA barrier in the loop
+ *   warp   a contiguous share of the units of all jobs; private ring of stages filled by its own asynchronous copies
+ *          (weights and operand of one unit, a group each), no CTA barrier in the loop
  *   strip  (64 outputs of a job) left: sums go into the CTA's sums in shared memory when several of its warps work on
  *          one strip, else straight to sums[row][out] as 64-bit atomics
  *   block  (128 outputs): a counter of finished units; who completes it takes the sums and finishes the block
@@ -17,62 +17,127 @@
 
 constexpr int EXL3_WARPS = 16;
 constexpr int EXL3_SLICES = 4; /* 16-input slices of a unit */
-constexpr int EXL3_MAX_STAGES = 4;
+constexpr int EXL3_MAX_STAGES = 3;
 constexpr int EXL3_LOCAL_JOBS = 16;  /* descriptors a CTA keeps in shared memory */
 constexpr int EXL3_MOST_LOCAL = 224; /* rows of strips a CTA sums there */
 
-/* The filling side of a warp's ring; used by lane 0 only. */
+/* The filling side of a warp's ring: every lane copies 16 bytes of each 512; words and operand are its own addresses.
+ * (A bulk copy wants addresses, size and barrier in uniform registers: that took twice the instructions.) */
 struct exl3_feed {
     const exl3_gpu_job *jobs;
     const char *words, *operand;
-    int job, job_left, strip_left, units_in, word_bytes, operand_bytes;
+    int job, units_left, strips_left; /* of the strip; behind it */
+    int kind, word_bytes, operand_bytes;
 
+    __device__ static int kind_of(int k2, int row_cap) {
+        return 2 * k2 + (row_cap > 4);
+    }
+    /* This lane's place in an operand of up to four rows: with fewer, lanes copy the same. */
+    __device__ int operand_at() const {
+        return (threadIdx.x * 16) & 511 & (operand_bytes - 1);
+    }
     __device__ void enter(int j, int unit) {
         const exl3_gpu_job &b = jobs[j];
+        const int units_in = b.matrix.in / EXL3_GPU_UNIT_IN, in_strip = unit % units_in;
         job = j;
-        units_in = b.matrix.in / EXL3_GPU_UNIT_IN;
+        kind = kind_of(b.matrix.k2, b.row_cap);
         word_bytes = EXL3_SLICES * 64 * b.matrix.k2;
         operand_bytes = EXL3_SLICES * 32 * b.row_cap;
-        job_left = exl3_gpu_units(b.matrix.in, b.matrix.out) - unit;
-        int in_strip = unit % units_in;
-        strip_left = units_in - in_strip;
-        words = (const char *)b.matrix.words + (size_t)unit * word_bytes;
-        operand = (const char *)b.operand + (size_t)in_strip * operand_bytes;
+        strips_left = b.matrix.out / 64 - 1 - unit / units_in;
+        units_left = units_in - in_strip;
+        words = (const char *)b.matrix.words + (size_t)unit * word_bytes + threadIdx.x % 32 * 16;
+        operand = (const char *)b.operand + (size_t)in_strip * operand_bytes + operand_at();
     }
-    __device__ void fetch_words(uint32_t to, uint32_t barrier, uint64_t policy) {
-        if (job_left == 0) enter(job + 1, 0);
-        ptx_barrier_expect(barrier, word_bytes + operand_bytes);
-        ptx_bulk_copy_once(to, words, word_bytes, barrier, policy);
-        words += word_bytes;
-        job_left--;
-    }
-    /* After fetch_words of the same unit. */
-    __device__ void fetch_operand(uint32_t to, uint32_t barrier) {
-        ptx_bulk_copy(to + word_bytes, operand, operand_bytes, barrier);
-        operand += operand_bytes;
-        if (--strip_left == 0) {
-            strip_left = units_in;
-            operand -= (size_t)units_in * operand_bytes;
+    /* The next unit is the first of a strip. */
+    __device__ void next_strip() {
+        if (strips_left == 0) {
+            enter(job + 1, 0);
+            return;
         }
+        units_left = jobs[job].matrix.in / EXL3_GPU_UNIT_IN;
+        operand -= (size_t)units_left * operand_bytes;
+        strips_left--;
+    }
+    __device__ void pass() {
+        words += word_bytes, operand += operand_bytes, units_left--;
+    }
+    __device__ void copy_words(uint32_t slot, uint64_t policy) const {
+        const int at = threadIdx.x % 32 * 16;
+#pragma unroll 1
+        for (int i = 0; i < word_bytes - at; i += 512)
+            ptx_copy_16_once(slot + at + i, words + i, policy);
+    }
+    __device__ void copy_operand(uint32_t slot) const {
+#pragma unroll 1
+        for (int i = 0; i < operand_bytes; i += 512)
+            ptx_copy_16(slot + word_bytes + operand_at() + i, operand + i);
+    }
+    /* Weights or operand of the next unit, on their own. */
+    __device__ void fetch_words(uint32_t slot, uint64_t policy) {
+        if (units_left == 0) next_strip();
+        copy_words(slot, policy);
+        pass();
+    }
+    __device__ void fetch_operand(uint32_t slot) {
+        if (units_left == 0) next_strip();
+        copy_operand(slot);
+        pass();
+    }
+    /* Both. Most likely the unit has K bits and up to 4 NB rows. */
+    template <int K, int NB> __device__ __forceinline__ void fetch(uint32_t slot, uint64_t policy) {
+        if (units_left == 0) next_strip();
+        if (K != 0 && kind == kind_of(2 * K, 4 * NB)) {
+            const uint32_t at = slot + threadIdx.x % 32 * 16;
+#pragma unroll
+            for (int i = 0; i < EXL3_SLICES * 128 * K; i += 512)
+                ptx_copy_16_once(at + i, words + i, policy);
+#pragma unroll
+            for (int i = 0; i < NB; i++)
+                ptx_copy_16(
+                    slot + EXL3_SLICES * 128 * K + operand_at() + i * 512, operand + i * 512);
+        } else {
+            copy_words(slot, policy);
+            copy_operand(slot);
+        }
+        pass();
     }
 };
 
-/* A warp's ring: addresses of its first slot and barrier, and the slot and phase it uses next. */
+/* A warp's ring of slots [slots, end) and the slot it uses next. Every fetch is a group of copies, empty ones too, so that
+ * the copies of this slot are there when at most n_stages - 1 groups are under way. */
 struct exl3_ring {
-    uint32_t slots, barriers, slot_bytes, n_stages, stage, parity;
-    __device__ uint32_t slot() const {
-        return slots + stage * slot_bytes;
+    uint32_t slots, end, slot_bytes, n_stages, slot;
+    __device__ exl3_ring(uint32_t at, uint32_t bytes, uint32_t n)
+        : slots(at), end(at + n * bytes), slot_bytes(bytes), n_stages(n), slot(at) {
     }
-    __device__ uint32_t barrier() const {
-        return barriers + 8 * stage;
-    }
-    __device__ void next() {
-        if (++stage == n_stages) {
-            stage = 0;
-            parity ^= 1;
+    __device__ __forceinline__ void wait() const {
+        if (n_stages >= 3) {
+            ptx_copies_wait_for<2>();
+        } else if (n_stages == 2) {
+            ptx_copies_wait_for<1>();
+        } else {
+            ptx_copies_wait_for<0>();
         }
+        __syncwarp();
+    }
+    __device__ __forceinline__ void next() {
+        slot += slot_bytes;
+        if (slot == end) slot = slots;
     }
 };
+
+/* Weights, and later operands, of the first of a warp's n units. */
+__device__ __forceinline__ void exl3_fill_words(const exl3_ring &ring, exl3_feed &feed, int n) {
+    const uint64_t policy = ptx_policy_once();
+    for (int i = 0; i < min(n, (int)ring.n_stages); i++)
+        feed.fetch_words(ring.slots + i * ring.slot_bytes, policy);
+}
+__device__ __forceinline__ void exl3_fill_operands(const exl3_ring &ring, exl3_feed &feed, int n) {
+    for (int i = 0; i < (int)ring.n_stages; i++) {
+        if (i < n) feed.fetch_operand(ring.slots + i * ring.slot_bytes);
+        ptx_copies_commit();
+    }
+}
 
 template <int NB>
 __device__ __forceinline__ void exl3_operand_words(uint32_t at, uint32_t (&b)[NB][4]) {
@@ -209,18 +274,18 @@ __device__ __forceinline__ void exl3_strip(exl3_ring &ring, exl3_feed &feed,
     const exl3_lane<(K ? K : 1)> l(lane);
 #pragma unroll 1
     for (int i = 0; i < n_left.x; i++) {
-        ptx_barrier_wait(ring.barrier(), ring.parity);
-        const uint32_t words = ring.slot(), operand = words + word_bytes + mine;
+        ring.wait();
+        const uint32_t words = ring.slot, operand = words + word_bytes + mine;
         if constexpr (K != 0) {
             exl3_unit<K, NB>(acc, words, operand, row_cap, l, powers);
         } else {
             exl3_unit_any<NB>(acc, words, operand, row_cap, k2, lane);
         }
         __syncwarp();
-        if (lane == 0 && n_left.y - i > (int)ring.n_stages) {
-            feed.fetch_words(words, ring.barrier(), policy);
-            feed.fetch_operand(words, ring.barrier());
+        if (n_left.y - i > (int)ring.n_stages) {
+            feed.fetch<K, NB>(words, policy);
         }
+        ptx_copies_commit();
         ring.next();
     }
     exl3_flush<NB>(acc, to, lane);
@@ -408,11 +473,10 @@ template <int EPILOGUE>
 __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
     exl3_rows_kernel(const __grid_constant__ exl3_rows_params p) {
     extern __shared__ __align__(128) unsigned char shared[];
-    __shared__ __align__(8) unsigned long long barriers[EXL3_WARPS * EXL3_MAX_STAGES];
     __shared__ __align__(16) exl3_gpu_job local_jobs[EXL3_LOCAL_JOBS];
     __shared__ exl3_place places[EXL3_WARPS + 1];
     __shared__ exl3_queue queue;
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const int warp = threadIdx.x >> 5;
     if (!p.has_early_list) {
         ptx_wait_for_previous();
         ptx_release_next();
@@ -421,11 +485,6 @@ __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
     const int n_workers = gridDim.x * EXL3_WARPS, worker = blockIdx.x * EXL3_WARPS;
     exl3_find_places(list, n_workers, worker, places);
     if (threadIdx.x == 0) queue.n = 0;
-    if (lane == 0) {
-        for (int i = 0; i < p.n_stages; i++)
-            ptx_barrier_init(ptx_shared(barriers + warp * EXL3_MAX_STAGES + i), 1);
-        ptx_barrier_init_fence();
-    }
     __syncthreads();
     const int2 mine = {places[warp].unit, places[warp + 1].unit};
     const int2 cta = {places[0].unit, places[EXL3_WARPS].unit};
@@ -433,19 +492,14 @@ __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
     const int job0 = places[0].job, job1 = places[EXL3_WARPS].job_before;
     const exl3_gpu_job *jobs = exl3_local_copy(list, local_jobs, job0, job1);
     __syncthreads();
-    exl3_ring ring = {ptx_shared(shared) + warp * p.n_stages * p.slot_bytes,
-        ptx_shared(barriers + warp * EXL3_MAX_STAGES), (uint32_t)p.slot_bytes, (uint32_t)p.n_stages,
-        0, 0};
+    exl3_ring ring(ptx_shared(shared) + warp * p.n_stages * p.slot_bytes, p.slot_bytes, p.n_stages);
     const int n_mine = mine.y - mine.x;
     int job = places[warp].job;
     exl3_feed feed;
     feed.jobs = jobs;
     if (n_mine > 0) feed.enter(job, mine.x - jobs[job].first_unit);
     exl3_feed operands = feed; /* follows behind while the weights are fetched early */
-    const uint64_t policy = ptx_policy_once();
-    if (lane == 0)
-        for (int i = 0; i < min(n_mine, p.n_stages); i++)
-            feed.fetch_words(ring.slots + i * ring.slot_bytes, ring.barriers + 8 * i, policy);
+    exl3_fill_words(ring, feed, n_mine);
     const exl3_strips strips(jobs, cta, job0, job1);
     exl3_prefetch_ends<EPILOGUE>(p, jobs, strips);
     int *local = strips.n_rows <= p.max_local
@@ -459,15 +513,7 @@ __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
         ptx_wait_for_previous();
         ptx_release_next();
     }
-    if (lane == 0) {
-        for (int i = 0; i < min(n_mine, p.n_stages); i++) {
-            if (operands.job_left == 0) operands.enter(operands.job + 1, 0);
-            operands.fetch_operand(ring.slots + i * ring.slot_bytes, ring.barriers + 8 * i);
-            operands.job_left--;
-        }
-        feed.operand = operands.operand;
-        feed.strip_left = operands.strip_left;
-    }
+    exl3_fill_operands(ring, operands, n_mine);
     __syncthreads();
 
 #pragma unroll 1

@@ -22,6 +22,7 @@
 constexpr int MOE_ROW_HELD =
     MOE_ROW_MAX_WIDTH / 128 / EXL3_WARPS; /* blocks of 128 values of a warp */
 constexpr int MOE_ROW_SLICE_BYTES = 128;  /* of the operand */
+constexpr int MOE_ROW_MAX_STAGES = 4;
 
 struct moe_row_params {
     exl3_powers powers;
@@ -42,7 +43,7 @@ struct moe_row_share {
 };
 
 struct moe_row_shared {
-    unsigned long long barriers[EXL3_WARPS * EXL3_MAX_STAGES];
+    unsigned long long barriers[EXL3_WARPS * MOE_ROW_MAX_STAGES];
     const uint16_t *svh[32], *suh[32]; /* 2 * slot + (up), 16 + slot of down */
     int expert[MOE_ROW_SLOTS];
     moe_row_share in, out;
@@ -109,6 +110,23 @@ __device__ __forceinline__ int moe_row_stage(int at, int end) {
     return min(end, (at & ~(EXL3_SLICES - 1)) + EXL3_SLICES) - at;
 }
 
+/* A warp's ring: addresses of its first slot and barrier, and the slot and phase it uses next. */
+struct moe_row_slots_ring {
+    uint32_t slots, barriers, slot_bytes, n_stages, stage, parity;
+    __device__ uint32_t slot() const {
+        return slots + stage * slot_bytes;
+    }
+    __device__ uint32_t barrier() const {
+        return barriers + 8 * stage;
+    }
+    __device__ void next() {
+        if (++stage == n_stages) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
 /* A run of slices, and where a warp's ring fills itself from: gate or up, then down. Lane 0. */
 struct moe_row_source {
     const char *next;
@@ -130,12 +148,12 @@ struct moe_row_feed {
     }
 };
 
-__device__ __forceinline__ exl3_ring moe_row_ring(
+__device__ __forceinline__ moe_row_slots_ring moe_row_ring(
     const moe_row_params &p, unsigned char *shared, unsigned long long *barriers) {
     const int warp = threadIdx.x >> 5;
-    const exl3_ring ring = {ptx_shared(shared) + warp * p.n_stages * p.slot_bytes,
-        ptx_shared(barriers + warp * EXL3_MAX_STAGES), (uint32_t)p.slot_bytes, (uint32_t)p.n_stages,
-        0, 0};
+    const moe_row_slots_ring ring = {ptx_shared(shared) + warp * p.n_stages * p.slot_bytes,
+        ptx_shared(barriers + warp * MOE_ROW_MAX_STAGES), (uint32_t)p.slot_bytes,
+        (uint32_t)p.n_stages, 0, 0};
     if ((threadIdx.x & 31) == 0) {
         for (int i = 0; i < p.n_stages; i++)
             ptx_barrier_init(ring.barriers + 8 * i, 1);
@@ -233,8 +251,8 @@ __device__ __forceinline__ void moe_row_slice(int (&acc)[4][1][4], uint32_t word
 /* Slices s of one strip; operand: this lane's, of the first one; left: stages of the warp, these included. The sums are
  * added to local [64][2]. */
 template <int K>
-__device__ __forceinline__ void moe_row_run_of(exl3_ring &r, moe_row_feed &feed, int2 s, int left,
-    uint32_t operand, int k2, const exl3_powers &powers, int *local) {
+__device__ __forceinline__ void moe_row_run_of(moe_row_slots_ring &r, moe_row_feed &feed, int2 s,
+    int left, uint32_t operand, int k2, const exl3_powers &powers, int *local) {
     const int lane = threadIdx.x & 31, bytes = 64 * (K ? 2 * K : k2);
     const uint64_t policy = ptx_policy_once();
     const exl3_lane<(K ? K : 1)> l(lane);
@@ -270,8 +288,8 @@ __device__ __forceinline__ void moe_row_run_of(exl3_ring &r, moe_row_feed &feed,
 }
 
 /* The same with the rate chosen. */
-__device__ __forceinline__ void moe_row_run(exl3_ring &r, moe_row_feed &feed, int2 s, int left,
-    uint32_t operand, int k2, const exl3_powers &powers, int *local) {
+__device__ __forceinline__ void moe_row_run(moe_row_slots_ring &r, moe_row_feed &feed, int2 s,
+    int left, uint32_t operand, int k2, const exl3_powers &powers, int *local) {
     switch (k2) {
     case 4:
         moe_row_run_of<2>(r, feed, s, left, operand, k2, powers, local);
@@ -440,7 +458,7 @@ static __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
     __shared__ __align__(16) moe_row_shared sh;
     const moe_row_args &a = p.a;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, cta = (int)blockIdx.x;
-    exl3_ring r = moe_row_ring(p, shared, sh.barriers);
+    moe_row_slots_ring r = moe_row_ring(p, shared, sh.barriers);
     const moe_row_places at(p, shared + EXL3_WARPS * p.n_stages * p.slot_bytes);
     ptx_wait_for_previous();
     ptx_release_next();
