@@ -274,7 +274,6 @@ static size_t cuda_scratch_bytes(const kernel_limits *l) {
     X(kv_unpack)                                                                                   \
     X(kv_page_write)                                                                               \
     X(indexer)                                                                                     \
-    X(router)                                                                                      \
     X(moe)                                                                                         \
     X(engram_decode)                                                                               \
     X(engram_gate) X(finite) X(argmax) X(shortlist) X(add) X(join)
@@ -327,6 +326,7 @@ static kernels make_table() {
     t.linear = linear_cuda;
     t.attn = attn_cuda;
     t.rmsnorm = rmsnorm_pending;
+    t.router = router_pending;
     t.rope = rope_pending;
     t.mhc_mix = mhc_mix_pending;
     t.mhc_collapse = mhc_collapse_pending;

@@ -113,6 +113,9 @@ __device__ __forceinline__ ulonglong2 ptx_load_device_16(const void *p) {
                  : "memory");
     return v;
 }
+__device__ __forceinline__ void ptx_store_device_8(void *p, uint64_t v) {
+    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
 __device__ __forceinline__ void ptx_store_device_16(void *p, ulonglong2 v) {
     asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1,%2};" ::"l"(p), "l"(v.x), "l"(v.y)
                  : "memory");

@@ -164,7 +164,7 @@ static void project_queries(model *m, int i, int n, int n_groups) {
     buffers *b = &m->b;
     linear_job jobs[3];
     int n_jobs = 0;
-    linear_job base = {.x = b->qa, .x_stride = (size_t)c->q_rank, .n_rows = n};
+    linear_job base = {.x = b->u, .x_stride = (size_t)c->q_rank, .n_rows = n};
     base.weight = &w->wq_b, base.y = b->q, base.y_stride = (size_t)(m->part.n_heads * c->d_head);
     jobs[n_jobs++] = base;
     if (plan->i_index_source >= 0) {
@@ -311,7 +311,9 @@ void attention_run(model *m, int i, const block_pass *p) {
     const float *table = plan->ratio == 0 ? b->rope_a : b->rope_b;
     closed_groups g = groups_of(m, plan, p->lists);
     project_input(m, i, n);
-    norm(m, b->qa, w->q_norm, (int[2]){n, c->q_rank});
+    /* Not in place: the products of one row then read qa and do it themselves. u is free until attention. */
+    m->ops->rmsnorm(&m->k, &(rmsnorm_args){b->qa, (size_t)c->q_rank, w->q_norm, b->u,
+                               (size_t)c->q_rank, n, c->q_rank, c->norm_eps});
     norm(m, b->kv, w->kv_norm, (int[2]){n, c->d_head});
     rope(m, b->kv, table, (int[3]){n, 1, c->d_head}, false);
     m->ops->kv_pack(

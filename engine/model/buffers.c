@@ -110,7 +110,7 @@ static void place_attention(model *m, char *base, size_t *at) {
     b->qa = take(base, at, floats(n, c->q_rank));
     b->q = take(base, at, floats(n, m->part.n_heads * c->d_head));
     b->o = take(base, at, floats(n, m->part.n_heads * c->d_head));
-    b->u = take(base, at, floats(n, m->part.n_groups * c->o_rank));
+    b->u = take(base, at, floats(n, larger(m->part.n_groups * c->o_rank, c->q_rank)));
     b->kv = take(base, at, floats(n, c->d_head));
     b->window_rows = take(base, at, (size_t)n * kv_row_bytes(m->window_format, c->d_head));
     b->comp_a = take(base, at, floats(n, c->d_head));

@@ -86,8 +86,8 @@ static bool job_init(exl3_one_job *to, const exl3_gpu_job *from, int n_ctas, boo
            2 * strip / to->share + 1 <= EXL3_ONE_PARTS;
 }
 
-static int exl3_one_plan(
-    const exl3_gpu_rows_args *a, int rotates, exl3_one_params *p, size_t *bytes, err *e) {
+static int exl3_one_plan(const exl3_gpu_rows_args *a, bool rotates, int n_aside, exl3_one_params *p,
+    size_t *bytes, err *e) {
     const exl3_gpu_own_list *own = a->own;
     one_device d = {};
     int n_ctas[EXL3_GPU_OWN_JOBS], operand_bytes = 0;
@@ -96,12 +96,13 @@ static int exl3_one_plan(
     if (own == nullptr || own->n_jobs < 1 || a->max_rows != 1) return OK;
     const int rc = device_get(&d, e);
     if (rc != OK) return rc;
-    const int most = d.n_sms - d.n_sms / ONE_SPARE_ONE_IN;
+    const int spare = d.n_sms / ONE_SPARE_ONE_IN,
+              most = d.n_sms - (n_aside > spare ? n_aside : spare);
     deal_ctas(own, most < EXL3_GPU_MAX_SLOTS ? most : EXL3_GPU_MAX_SLOTS, n_ctas);
     for (int i = 0; i < own->n_jobs; i++) {
         exl3_one_job *j = &p->jobs[i];
         const exl3_gpu_matrix *m = &own->jobs[i].matrix;
-        if (!job_init(j, &own->jobs[i], n_ctas[i], rotates != 0)) return OK;
+        if (!job_init(j, &own->jobs[i], n_ctas[i], rotates)) return OK;
         j->first_cta = p->n_ctas;
         p->n_ctas += n_ctas[i];
         const int words = (j->share + 1) * 64 * m->k2;
@@ -119,13 +120,40 @@ static int exl3_one_plan(
     return OK;
 }
 
-int exl3_one_run(
-    const exl3_gpu_rows_args *a, int rotates, cudaStream_t stream, int *is_done, err *e) {
+/* rows: of the jobs, NULL: as they are, or their operands. */
+static int run(const exl3_gpu_rows_args *a, bool rotates, const exl3_one_rows *rows,
+    cudaStream_t stream, int *is_done, err *e) {
     exl3_one_params p;
     size_t bytes;
-    const int rc = exl3_one_plan(a, rotates, &p, &bytes, e);
+    const int n_aside = rows != nullptr && rows->aside != nullptr ? rows->aside->n_tasks : 0;
+    const int rc = exl3_one_plan(a, rotates, n_aside, &p, &bytes, e);
     *is_done = rc == OK && bytes > 0;
     if (!*is_done) return rc;
+    for (int i = 0; rows != nullptr && i < p.n_jobs; i++) {
+        const exl3_one_row *r = &rows->of_job[i];
+        p.jobs[i].x = r->x, p.jobs[i].norm = r->norm, p.jobs[i].row_y = r->y,
+        p.jobs[i].eps = r->eps;
+    }
+    if (n_aside > 0) p.aside = *rows->aside;
+    p.is_bf16 = rows != nullptr && rows->is_bf16;
     return exl3_launch(rotates ? exl3_one_kernel<true> : exl3_one_kernel<false>,
-        dim3((unsigned)p.n_ctas), EXL3_WARPS * 32, bytes, p, stream, e);
+        dim3((unsigned)(p.n_ctas + n_aside)), EXL3_WARPS * 32, bytes, p, stream, e);
+}
+
+int exl3_one_run(
+    const exl3_gpu_rows_args *a, int rotates, cudaStream_t stream, int *is_done, err *e) {
+    return run(a, rotates != 0, nullptr, stream, is_done, e);
+}
+
+int exl3_one_run_rows(const exl3_gpu_rows_args *a, const exl3_one_rows *rows, cudaStream_t stream,
+    int *is_done, err *e) {
+    return run(a, true, rows, stream, is_done, e);
+}
+
+int exl3_one_fits(const exl3_gpu_rows_args *a, int n_aside, int *fits, err *e) {
+    exl3_one_params p;
+    size_t bytes;
+    const int rc = exl3_one_plan(a, true, n_aside, &p, &bytes, e);
+    *fits = rc == OK && bytes > 0;
+    return rc;
 }

@@ -4,7 +4,8 @@
  *
  *   CTA    a contiguous share of the slices (16 inputs by 64 outputs) of a job; a warp a contiguous share of those,
  *          fetched by a few bulk copies, each with a barrier of its own
- *   row    the integer operand, read, or made here from the row itself: then no launch has to make it
+ *   row    the integer operand, read, or made here from the row itself, its norm first: then no launch has to make it.
+ *          CTAs behind the last of the products do other row work of that kind (prepare_aside.cuh)
  *   sums   of a CTA in its shared memory. A block of 128 outputs is finished by the CTA that has its last slice; the ones
  *          before it leave what they have of it in global memory, value and mark in one word, so that nothing but the
  *          words is waited for. CTAs wait for those of lower number only, which start before them and leave what they have
@@ -20,6 +21,7 @@
 
 #include "kernels/exl3/exl3_operand.cuh"
 #include "kernels/exl3/exl3_rows_kernel.cuh"
+#include "kernels/prepare/prepare_aside.cuh"
 
 constexpr int EXL3_ONE_CHUNK = 4;  /* slices of a bulk copy */
 constexpr int EXL3_ONE_CHUNKS = 8; /* bulk copies of a warp */
@@ -31,10 +33,12 @@ constexpr int EXL3_ONE_PARTS = 16; /* CTAs of a block, but for its last */
 struct exl3_one_job {
     const uint32_t *words;
     const uint16_t *suh, *svh, *bias;
-    const float *x;
+    const float *x, *norm; /* norm: weights of the norm that the row gets first, or NULL */
+    float *row_y;          /* where the row goes behind its norm, or NULL */
     const uint32_t *operand;
     const exl3_gpu_scale *scale;
     float *y;
+    float eps;
     int first_cta, share, n_longer;
     int strip_slices;   /* in / 16 */
     uint32_t per_strip; /* 2^32 / strip_slices, rounded up */
@@ -45,11 +49,14 @@ struct exl3_one_params {
     exl3_powers powers;
     int64_t *slots;                  /* [CTAs][128], zero before and after */
     int n_jobs, n_ctas, words_bytes; /* words_bytes: of a CTA */
+    int is_bf16;                     /* rounds rows behind their norm */
     exl3_one_job jobs[EXL3_GPU_OWN_JOBS];
+    prepare_aside aside; /* a task a CTA behind those */
 };
 
 struct exl3_one_shared {
     unsigned long long barriers[EXL3_WARPS * EXL3_ONE_CHUNKS];
+    float squares[2 * EXL3_WARPS];
     uint32_t most[EXL3_WARPS];
     int sum[EXL3_WARPS];
     int local[EXL3_ONE_BLOCKS][2][64][2];
@@ -83,9 +90,43 @@ __device__ __forceinline__ void exl3_one_fetch(
 
 /* ---- the row ---- */
 
+/* The norm of prepare_kernel.cuh: a warp stands for two of the 32 there. */
+__device__ __forceinline__ void exl3_one_norm(const exl3_one_job &job, bool is_bf16,
+    float4 (&v)[EXL3_ONE_HELD], const float4 (&w)[EXL3_ONE_HELD], exl3_one_shared &sh) {
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n_blocks = job.strip_slices / 8;
+    float sums[2] = {0.f, 0.f};
+#pragma unroll
+    for (int i = 0; i < EXL3_ONE_HELD; i++) {
+        if (warp + i * EXL3_WARPS >= n_blocks) continue;
+        float &sum = sums[i % 2];
+        sum = fmaf(v[i].x, v[i].x, sum);
+        sum = fmaf(v[i].y, v[i].y, sum);
+        sum = fmaf(v[i].z, v[i].z, sum);
+        sum = fmaf(v[i].w, v[i].w, sum);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float sum = warp_sum(sums[i]);
+        if (lane == 0) sh.squares[warp + i * EXL3_WARPS] = sum;
+    }
+    __syncthreads();
+    const float sum = warp_sum(sh.squares[lane]);
+    const float r = 1.0f / sqrtf(sum / (float)(job.strip_slices * 16) + job.eps);
+#pragma unroll
+    for (int i = 0; i < EXL3_ONE_HELD; i++) {
+        const int b = warp + i * EXL3_WARPS;
+        if (b >= n_blocks) continue;
+        v[i] = exl3_rounded(is_bf16, make_float4(w[i].x * (v[i].x * r), w[i].y * (v[i].y * r),
+                                         w[i].z * (v[i].z * r), w[i].w * (v[i].w * r)));
+        if (job.row_y != nullptr && (int)blockIdx.x == job.first_cta)
+            *(float4 *)(job.row_y + b * 128 + lane * 4) = v[i];
+    }
+}
+
 /* Made from floats: operand, and what each warp adds to the scale. The operand is there after a barrier. */
-__device__ __forceinline__ void exl3_one_rotate(const exl3_one_job &job, uint32_t *operand,
-    const uint2 (&suh)[EXL3_ONE_HELD], exl3_one_shared &sh) {
+__device__ __forceinline__ void exl3_one_rotate(const exl3_one_job &job, bool is_bf16,
+    uint32_t *operand, const uint2 (&suh)[EXL3_ONE_HELD], const float4 (&norm)[EXL3_ONE_HELD],
+    exl3_one_shared &sh) {
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n_blocks = job.strip_slices / 8;
     float4 v[EXL3_ONE_HELD];
     uint32_t most = 0;
@@ -94,6 +135,7 @@ __device__ __forceinline__ void exl3_one_rotate(const exl3_one_job &job, uint32_
         const int b = warp + i * EXL3_WARPS;
         if (b < n_blocks) v[i] = __ldcg((const float4 *)(job.x + b * 128 + lane * 4));
     }
+    if (job.norm != nullptr) exl3_one_norm(job, is_bf16, v, norm, sh);
 #pragma unroll
     for (int i = 0; i < EXL3_ONE_HELD; i++) {
         const int b = warp + i * EXL3_WARPS;
@@ -276,13 +318,17 @@ __device__ __forceinline__ void exl3_one_end(const exl3_one_params &p, const exl
     exl3_one_finish(job, block0 + warp, u, v, scale, svh);
 }
 
-/* ROTATES: operands are made here. Grid: n_ctas. */
+/* ROTATES: operands are made here. Grid: n_ctas and those of aside. */
 template <bool ROTATES>
 __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
     exl3_one_kernel(const __grid_constant__ exl3_one_params p) {
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ __align__(16) exl3_one_shared sh;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, cta = blockIdx.x;
+    if (ROTATES && cta >= p.n_ctas) {
+        prepare_aside_task(p.aside, cta - p.n_ctas, *(prepare_aside_shared *)shared);
+        return;
+    }
     int j = 0;
     while (j + 1 < p.n_jobs && cta >= p.jobs[j + 1].first_cta)
         j++;
@@ -306,18 +352,21 @@ __global__ void __launch_bounds__(EXL3_WARPS * 32, 1)
     const int block0 = exl3_one_strip(job, first) >> 1;
     const int n_blocks = (exl3_one_strip(job, end - 1) >> 1) - block0 + 1;
     uint2 suh[EXL3_ONE_HELD], svh = make_uint2(0, 0);
+    float4 norm[EXL3_ONE_HELD];
     if constexpr (ROTATES) {
 #pragma unroll
         for (int i = 0; i < EXL3_ONE_HELD; i++) {
             const int at = (warp + i * EXL3_WARPS) * 128 + lane * 4;
-            if (at < job.strip_slices * 16) suh[i] = __ldg((const uint2 *)(job.suh + at));
+            if (at >= job.strip_slices * 16) continue;
+            suh[i] = __ldg((const uint2 *)(job.suh + at));
+            if (job.norm != nullptr) norm[i] = __ldg((const float4 *)(job.norm + at));
         }
     }
     if (warp < n_blocks) svh = __ldg((const uint2 *)(job.svh + (block0 + warp) * 128 + lane * 4));
     ptx_wait_for_previous();
     ptx_release_next();
     if constexpr (ROTATES) {
-        exl3_one_rotate(job, operand, suh, sh);
+        exl3_one_rotate(job, p.is_bf16 != 0, operand, suh, norm, sh);
     } else {
         exl3_one_read(job, operand, sh);
     }

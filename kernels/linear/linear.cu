@@ -185,6 +185,18 @@ static int row_tiles(int n_rows) {
     return (n_rows + EXL3_GPU_TILE_ROWS - 1) / EXL3_GPU_TILE_ROWS;
 }
 
+static plain_job plain_job_of(const kernel_context *k, const linear_job *j) {
+    return plain_job{linear_gpu_matrix(j->weight), j->x, j->x_rows, (int64_t)j->x_stride, j->y,
+        (int64_t)j->y_stride, j->n_rows, k->is_bf16 && !j->keeps_f32};
+}
+
+/* Whether a linear waits for the router that may follow. */
+static bool hold_gate(kernel_context *k, const linear_args *a) {
+    if (a->n_jobs != 1 || a->jobs[0].n_rows != 1 || is_trellis(a->jobs[0].weight)) return false;
+    const plain_job job = plain_job_of(k, &a->jobs[0]);
+    return gate_pending(k, &job);
+}
+
 static void run_plain(kernel_context *k, const linear_args *a) {
     plain_args p = {};
     int rows = 0, out = 0;
@@ -195,8 +207,7 @@ static void run_plain(kernel_context *k, const linear_args *a) {
         }
         if (i == a->n_jobs || a->jobs[i].n_rows == 0 || is_trellis(a->jobs[i].weight)) continue;
         const linear_job *j = &a->jobs[i];
-        const plain_job job = {linear_gpu_matrix(j->weight), j->x, j->x_rows, (int64_t)j->x_stride,
-            j->y, (int64_t)j->y_stride, j->n_rows, k->is_bf16 && !j->keeps_f32};
+        const plain_job job = plain_job_of(k, j);
         if (linear_tile_run(k, &job)) continue;
         p.own[p.n_own++] = job;
         rows = j->n_rows > rows ? j->n_rows : rows;
@@ -272,7 +283,7 @@ static bool can_fuse(kernel_context *k, const linear_args *a) {
     const cuda_pending *w = cuda_of(k)->pending;
     int n = 0, covered = 0;
     size_t bytes = 0;
-    if (w->has_expand || w->has_mix || w->has_rope) return false;
+    if (w->has_expand || w->has_mix || w->has_rope || w->has_gate) return false;
     for (int i = 0; i < a->n_jobs; i++) {
         const linear_job *j = &a->jobs[i];
         if (j->n_rows == 0) continue;
@@ -373,16 +384,104 @@ static void add_held(packed_run *r) {
     s->has_attn = false;
 }
 
-/* Whether every job's row is a plain one that a product can read itself, and nothing else waits for a launch. */
-static bool has_plain_rows(const packed_run *r) {
-    if (r->rows.n_tasks != r->list.n_jobs) return false;
-    for (int i = 0; i < r->rows.n_tasks; i++) {
+/* ---- one row ---- */
+
+/* Whether n floats at p lie over the output of a job or over what a job's row is read from. */
+static bool is_touched(const packed_run *r, const void *p, size_t n) {
+    for (int i = 0; i < r->list.n_jobs; i++) {
         const prepare_task *t = &r->rows.tasks[i];
-        if (t->kind != PREPARE_ROWS || t->norm != NULL || t->rope != NULL || t->y != NULL ||
-            t->x_rows != NULL || !t->is_wide || t->n_operands != 1)
-            return false;
+        const exl3_gpu_job *j = &r->list.jobs[i];
+        const char *from = (const char *)p, *end = from + n * sizeof(float);
+        if ((from < (const char *)(j->y + j->matrix.out) && (const char *)j->y < end) ||
+            (from < (const char *)(t->x + t->n) && (const char *)t->x < end))
+            return true;
     }
+    return false;
+}
+
+/* Job i's row, if its task is no more than a norm or nothing. */
+static bool row_of_job(const packed_run *r, int i, exl3_one_row *out) {
+    const prepare_task *t = &r->rows.tasks[i];
+    if (t->kind != PREPARE_ROWS || t->n_rows != 1 || t->first_row != 0 || t->rope != NULL ||
+        t->packed != NULL || t->x_rows != NULL || !t->is_wide || t->n_operands != 1 ||
+        t->first_operand != i || (t->y != NULL && is_touched(r, t->y, (size_t)t->n)))
+        return false;
+    for (int j = 0; j < r->list.n_jobs; j++) {
+        const float *y = r->list.jobs[j].y;
+        if (y < t->x + t->n && t->x < y + r->list.jobs[j].matrix.out) return false;
+    }
+    *out = exl3_one_row{t->x, t->norm, t->y, t->eps};
     return true;
+}
+
+static bool can_go_aside(const packed_run *r, const prepare_task *t) {
+    if (t->n_rows != 1) return false;
+    if (t->kind == PREPARE_MIX) return true;
+    const size_t n = (size_t)t->n;
+    return t->kind == PREPARE_ROWS && t->n <= PREPARE_ASIDE_VALUES && t->n_operands == 0 &&
+           t->is_wide && t->x_rows == NULL && t->first_row == 0 && !is_touched(r, t->x, n) &&
+           (t->y == NULL || !is_touched(r, t->y, n)) &&
+           (t->packed == NULL || !is_touched(r, t->packed, n));
+}
+
+/* Whether the products of one row can do all row work in their launch. */
+static bool rows_of_one(const packed_run *r, exl3_one_rows *out, prepare_aside *aside) {
+    const prepare_args *p = &r->rows;
+    const int n_aside = p->n_tasks - r->list.n_jobs;
+    if (r->max_rows != 1 || n_aside < 0 || n_aside > PREPARE_ASIDE_TASKS) return false;
+    for (int i = 0; i < r->list.n_jobs; i++)
+        if (!row_of_job(r, i, &out->of_job[i])) return false;
+    for (int i = 0; i < n_aside; i++) {
+        aside->tasks[i] = p->tasks[r->list.n_jobs + i];
+        if (!can_go_aside(r, &aside->tasks[i])) return false;
+    }
+    aside->n_tasks = n_aside;
+    aside->is_bf16 = out->is_bf16 = p->is_bf16;
+    aside->mix = p->mix, aside->dots = p->dots;
+    aside->n_slices = p->n_slices, aside->dots_stride = p->dots_stride;
+    out->aside = aside;
+    return true;
+}
+
+/* Whether all of it are the sums of attention of one row, and the row of its ring. */
+static bool heads_of_one(const packed_run *r, exl3_one_rows *rows, prepare_heads *out) {
+    const prepare_args *p = &r->rows;
+    const int n_jobs = r->list.n_jobs, n_more = p->n_tasks - n_jobs;
+    if (r->max_rows != 1 || n_more < 0 || n_more > 1) return false;
+    const prepare_task *first = &p->tasks[0];
+    for (int i = 0; i < n_jobs; i++) {
+        const prepare_task *t = &p->tasks[i];
+        if (t->kind != PREPARE_ATTN || t->first_row != 0 || !t->is_wide || t->n_operands != 1 ||
+            t->first_operand != i || (t->rope != NULL && t->d_head != 512))
+            return false;
+        out->n_heads += t->n / 512;
+        rows->of_job[i].x = t->y;
+    }
+    if (n_more > 0 && p->tasks[n_jobs].kind != PREPARE_RING) return false;
+    out->attn = p->attn;
+    out->y = first->y - first->first_value;
+    out->is_bf16 = p->is_bf16;
+    out->rope = first->rope, out->d_rope = first->d_rope, out->is_inverse = first->is_inverse;
+    out->has_ring = n_more, out->ring = p->ring;
+    return true;
+}
+
+/* One row: whether the products were launched, all row work in their launch or in a light one before it. */
+static bool run_one(kernel_context *k, const packed_run *r, const exl3_gpu_rows_args *args) {
+    exl3_one_rows rows = {};
+    prepare_aside aside = {};
+    prepare_heads heads = {};
+    int is_done = 0;
+    if (heads_of_one(r, &rows, &heads)) {
+        k->rc = exl3_one_fits(args, 0, &is_done, &k->error);
+        if (!is_done) return false;
+        prepare_heads_run(k, &heads);
+    } else if (!rows_of_one(r, &rows, &aside)) {
+        return false;
+    }
+    if (k->rc == OK)
+        k->rc = exl3_one_run_rows(args, &rows, cuda_of(k)->stream, &is_done, &k->error);
+    return is_done != 0;
 }
 
 static void packed_launch(kernel_context *k, packed_run *r, bool is_few) {
@@ -390,9 +489,8 @@ static void packed_launch(kernel_context *k, packed_run *r, bool is_few) {
     if (k->rc != OK || r->list.n_jobs == 0) return;
     const exl3_gpu_rows_args rows = {
         NULL, &r->list, {d->sums, d->counters}, r->max_rows, r->max_stage_bytes, 1};
-    int is_done = 0;
     add_held(r);
-    if (is_few && has_plain_rows(r)) k->rc = exl3_one_run(&rows, 1, d->stream, &is_done, &k->error);
+    const bool is_done = is_few && run_one(k, r, &rows);
     if (!is_done) prepare_run(k, &r->rows);
     if (k->rc == OK && is_few) {
         if (!is_done) k->rc = exl3_gpu_rows_run(&rows, d->stream, &k->error);
@@ -505,6 +603,7 @@ size_t linear_cuda_scratch_bytes(int n_jobs, int n_rows, int max_in, int max_out
 
 void linear_cuda(kernel_context *k, const linear_args *a) {
     row_sources s = {};
+    if (hold_gate(k, a)) return;
     if (!can_fuse(k, a)) cuda_settle(k);
     if (k->rc != OK) return;
     run_plain(k, a);

@@ -5,17 +5,9 @@
 
 #include "kernels/cuda_ops.h"
 #include "kernels/device.cuh"
+#include "kernels/moe/router_key.cuh"
 
 constexpr int ROUTER_MAX_EXPERTS = 1024; /* threads of a block */
-
-/* Order of the choice as an integer: larger is better, NaN below every number, 0: taken. */
-__device__ __forceinline__ uint32_t router_key(float v) {
-    const uint32_t u = __float_as_uint(v);
-    if (isnan(v)) return 1;
-    if (u == 0xff800000u) return 0;
-    if (u == 0x80000000u) return 0x80000000u; /* the two zeros are equal */
-    return (u & 0x80000000u) != 0 ? ~u : u | 0x80000000u;
-}
 
 /* Best expert of the block: largest key, the lower index among equals. */
 __device__ __forceinline__ int router_best(uint32_t key, uint32_t *keys, int *indices) {

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "kernels/mhc/mhc_gpu.h"
+#include "kernels/moe/gate.h"
 #include "kernels/prepare/prepare.h"
 
 static cuda_pending *pending_of(kernel_context *k) {
@@ -160,6 +161,15 @@ void pending_take(kernel_context *k, prepare_args *out, prepare_task *attn, bool
     cuda_of(k)->tail_bytes = 0;
 }
 
+static void run_gate_alone(kernel_context *k) {
+    cuda_pending *w = pending_of(k);
+    plain_args p = {};
+    p.n_own = 1;
+    p.own[0] = w->gate;
+    w->has_gate = false;
+    linear_plain_run(k, &p, 1, 1, w->gate.matrix.n_out);
+}
+
 void cuda_settle(kernel_context *k) {
     cuda_device *d = cuda_of(k);
     cuda_pending *w = d->pending;
@@ -177,6 +187,7 @@ void cuda_settle(kernel_context *k) {
         pending_take(k, &a, &attn, &has_attn);
         prepare_run(k, &a);
     }
+    if (w->has_gate) run_gate_alone(k);
     if (w->has_rope) {
         w->has_rope = false;
         rope_cuda(k, &w->rope);
@@ -187,7 +198,8 @@ void cuda_settle(kernel_context *k) {
 /* ---- holding back ---- */
 
 static bool has_any(const cuda_pending *w) {
-    return w->has_expand || w->has_mix || w->has_rope || w->has_attn || w->tasks.n_tasks > 0;
+    return w->has_expand || w->has_mix || w->has_rope || w->has_attn || w->has_gate ||
+           w->tasks.n_tasks > 0;
 }
 
 /* Whether two sets of rows lie over each other. */
@@ -213,7 +225,7 @@ enum { PENDING_MAX_TASKS = 4 };
 
 void pending_add(kernel_context *k, const prepare_task *t) {
     cuda_pending *w = pending_of(k);
-    bool is_free = !w->has_expand && !w->has_mix && !w->has_rope && !w->has_attn &&
+    bool is_free = !w->has_expand && !w->has_mix && !w->has_rope && !w->has_attn && !w->has_gate &&
                    w->tasks.n_tasks < PENDING_MAX_TASKS;
     for (int i = 0; i < w->tasks.n_tasks && is_free; i++)
         is_free = !depends(t, &w->tasks.tasks[i]);
@@ -236,7 +248,7 @@ static void set_rope(prepare_task *t, const rope_args *a) {
 
 /* The held task whose rows are x and that nothing but a norm was asked of so far. */
 static prepare_task *task_of(cuda_pending *w, const float *x, size_t stride, int n_rows, int n) {
-    for (int i = 0; i < w->tasks.n_tasks; i++) {
+    for (int i = 0; i < w->tasks.n_tasks && !w->has_gate; i++) {
         prepare_task *t = &w->tasks.tasks[i];
         if (t->kind == PREPARE_ROWS && t->y == x && t->y_stride == (int64_t)stride &&
             t->n_rows == n_rows && t->n == n && t->packed == NULL)
@@ -296,6 +308,66 @@ void kv_ring_write_pending(kernel_context *k, const kv_ring_write_args *a) {
     t.kind = PREPARE_RING, t.n_rows = a->batch.n;
     w->tasks.ring = *a;
     w->tasks.tasks[w->tasks.n_tasks++] = t;
+}
+
+/* ---- the router of one row ---- */
+
+static bool is_of_gate(const prepare_task *t, const plain_job *gate) {
+    return t->kind == PREPARE_ROWS && t->y == gate->x;
+}
+
+bool gate_pending(kernel_context *k, const plain_job *gate) {
+    cuda_pending *w = pending_of(k);
+    int n_norms = 0;
+    if (k->rc != OK || w->has_expand || w->has_mix || w->has_rope || w->has_attn || w->has_gate)
+        return false;
+    for (int i = 0; i < w->tasks.n_tasks; i++) {
+        prepare_task t = w->tasks.tasks[i];
+        set_width(&t);
+        const bool is_norm = is_of_gate(&t, gate);
+        if (is_norm ? !gate_fits(gate, &t) : !gate_more_fits(&t)) return false;
+        n_norms += is_norm;
+    }
+    if (n_norms != 1) return false;
+    w->gate = *gate;
+    w->has_gate = true;
+    return true;
+}
+
+/* Everything held goes into the launch: gate_pending has looked at it. */
+static void run_gate(kernel_context *k, const router_args *a) {
+    cuda_pending *w = pending_of(k);
+    gate_args g = {};
+    prepare_args tasks;
+    prepare_task attn;
+    bool has_attn;
+    g.gate = w->gate, g.router = *a;
+    g.words = (uint64_t *)cuda_of(k)->sums;
+    w->has_gate = false;
+    pending_take(k, &tasks, &attn, &has_attn);
+    for (int i = 0; i < tasks.n_tasks; i++) {
+        if (is_of_gate(&tasks.tasks[i], &g.gate)) {
+            g.norm = tasks.tasks[i];
+        } else {
+            g.more.tasks[g.more.n_tasks++] = tasks.tasks[i];
+        }
+    }
+    g.more.is_bf16 = tasks.is_bf16;
+    g.more.mix = tasks.mix, g.more.dots = tasks.dots;
+    g.more.n_slices = tasks.n_slices, g.more.dots_stride = tasks.dots_stride;
+    gate_run(k, &g);
+}
+
+void router_pending(kernel_context *k, const router_args *a) {
+    const cuda_pending *w = pending_of(k);
+    if (k->rc == OK && w->has_gate && w->gate.y == a->logits && a->n_rows == 1 &&
+        a->n_experts == w->gate.matrix.n_out && a->n_used <= 32 && a->n_used <= a->n_experts &&
+        ((uintptr_t)a->bias & 7) == 0) {
+        run_gate(k, a);
+        return;
+    }
+    cuda_settle(k);
+    router_cuda(k, a);
 }
 
 void mhc_expand_pending(kernel_context *k, const mhc_expand_args *a) {

@@ -17,6 +17,7 @@
 #include "kernels/attn/attn_gpu.h"
 #include "kernels/cuda_ops.h"
 #include "kernels/exl3/exl3_gpu.h"
+#include "kernels/linear/linear_gpu.h"
 
 enum { PREPARE_MAX_TASKS = 12, PREPARE_MAX_OPERANDS = EXL3_GPU_OWN_JOBS };
 enum { PREPARE_ATTN_VALUES = 4096 }; /* of one task that sums attention; whole heads of 512 */
@@ -62,17 +63,41 @@ typedef struct prepare_args {
     kv_ring_write_args ring;
 } prepare_args;
 
+/* Tasks of one row that blocks of another launch do aside, prepare_aside.cuh: short rows without operands, and
+ * the end of a mix. */
+enum { PREPARE_ASIDE_TASKS = 4, PREPARE_ASIDE_VALUES = 2048 };
+typedef struct prepare_aside {
+    prepare_task tasks[PREPARE_ASIDE_TASKS];
+    int32_t n_tasks, is_bf16;
+    int32_t n_slices, dots_stride; /* of dots, as in prepare_args */
+    const float *dots;
+    mhc_mix_args mix;
+} prepare_aside;
+
+/* The sums of attention of one row for products that make their operands themselves: heads of 512 values. */
+typedef struct prepare_heads {
+    attn_parts attn;
+    float *y; /* [n_heads][512], 16-byte aligned */
+    int32_t n_heads, is_bf16;
+    const float *rope; /* table of the row, or NULL */
+    int32_t d_rope, is_inverse;
+    int32_t has_ring; /* 0 or 1 */
+    kv_ring_write_args ring;
+} prepare_heads;
+void prepare_heads_run(kernel_context *k, const prepare_heads *p);
+
 /* Launches the tasks. */
 void prepare_run(kernel_context *k, const prepare_args *a);
 
-/* What a context holds back. In the order of launch: streams, tasks, rope. */
+/* What a context holds back. In the order of launch: streams, tasks, gate, rope. */
 typedef struct cuda_pending {
-    bool has_expand, has_mix, has_rope, has_attn;
+    bool has_expand, has_mix, has_rope, has_attn, has_gate;
     mhc_expand_args expand;
     mhc_mix_args mix;
     rope_args rope;     /* of queries, for attention */
     prepare_args tasks; /* n_tasks of them; operands none yet */
     prepare_task attn;  /* the sums of attention: y, n of a whole row, rope */
+    plain_job gate;     /* a linear of one row that a task makes, for the router behind it */
 } cuda_pending;
 
 /* Launches everything held back. */
@@ -92,6 +117,9 @@ void rmsnorm_pending(kernel_context *k, const rmsnorm_args *a);
 void rope_pending(kernel_context *k, const rope_args *a);
 void kv_pack_pending(kernel_context *k, const kv_pack_args *a);
 void kv_ring_write_pending(kernel_context *k, const kv_ring_write_args *a);
+/* Holds a linear back when its row is a norm that is held; false: nothing was done. */
+bool gate_pending(kernel_context *k, const plain_job *gate);
+void router_pending(kernel_context *k, const router_args *a);
 void mhc_expand_pending(kernel_context *k, const mhc_expand_args *a);
 void mhc_mix_pending(kernel_context *k, const mhc_mix_args *a);
 void mhc_collapse_pending(kernel_context *k, const mhc_collapse_args *a);

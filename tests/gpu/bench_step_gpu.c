@@ -227,15 +227,15 @@ static void profile_step(int n_rows) {
     (void)cudaProfilerStop();
 }
 
-/* Six rows with a tap, which lets nothing be held back, and without: the same bits. */
-static void check_tapped(void) {
-    size_t n = (size_t)VERIFY_ROWS * (size_t)info.config->n_vocab;
+/* Rows with a tap, which lets nothing be held back, and without: the same bits. */
+static void check_tapped(int n_rows) {
+    size_t n = (size_t)n_rows * (size_t)info.config->n_vocab;
     float *logits[2] = {mem_array(n, sizeof(float)), mem_array(n, sizeof(float))};
     err e = ERR_INIT;
     for (int i = 0; i < 2; i++) {
         model_set_tap(m, i == 0 ? find_bad : NULL, NULL);
         int64_t len = model_slot_len(m, 0);
-        plan_span span = {.n_rows = VERIFY_ROWS,
+        plan_span span = {.n_rows = n_rows,
             .pos = len,
             .tokens = tokens,
             .logits = PLAN_LOGITS_ALL,
@@ -254,8 +254,8 @@ static void check_tapped(void) {
         double d = (double)logits[0][i] - (double)logits[1][i];
         worst = d > worst ? d : -d > worst ? -d : worst;
     }
-    printf(
-        "with and without a tap: %zu of %zu logits differ, by %.3g at most\n", n_other, n, worst);
+    printf("%d rows with and without a tap: %zu of %zu logits differ, by %.3g at most\n", n_rows,
+        n_other, n, worst);
     mem_free(logits[0]);
     mem_free(logits[1]);
 }
@@ -263,7 +263,8 @@ static void check_tapped(void) {
 /* What a change of kernels shows first: a chunk, one row, six rows, four streams. */
 static void bench_short(void) {
     bench_prefill(2, "prefill");
-    check_tapped();
+    check_tapped(1);
+    check_tapped(VERIFY_ROWS);
     bench_rows("one row", 1, 1);
     bench_rows("six rows", 1, VERIFY_ROWS);
     has_lists = true;

@@ -193,10 +193,11 @@ static void test_streams_alone(void **state) {
     device.is_bf16 = false;
 }
 
-/* ---- short rows: norm, rope, packing, and two linears of rows made in place ---- */
+/* ---- short rows: norm, rope, packing, and three linears of rows made in place or not ---- */
 
 enum {
     Q = 1280,
+    LINEARS = 3,
     D_ROPE = 64,
     N_KINDS = 4,
     PACKED_BYTES = 2049 /* odd: rows need not be aligned */
@@ -207,28 +208,28 @@ static const struct {
 } kinds[N_KINDS] = {{KV_WINDOW, 512}, {KV_KEY, 128}, {KV_COMPRESSED, 512}, {KV_WINDOW, 96}};
 
 typedef struct short_rows {
-    float *q, *kv, *linear[2], *table, *norm;
+    float *q, *u, *kv, *linear[LINEARS], *table, *norm; /* u: q behind its norm */
     uint8_t *packed;
-    linear_weight matrix[2];
+    linear_weight matrix[LINEARS];
 } short_rows;
 
 static void short_run(const short_rows *b, int kind, int first, int n) {
     const size_t f = (size_t)first, d = (size_t)kinds[kind].d;
-    float *q = b->q + f * Q, *kv = b->kv + f * d;
-    cuda->rmsnorm(&device, &(rmsnorm_args){q, Q, b->norm, q, Q, n, Q, 1e-6f});
+    float *q = b->q + f * Q, *u = b->u + f * Q, *kv = b->kv + f * d;
+    cuda->rmsnorm(&device, &(rmsnorm_args){q, Q, b->norm, u, Q, n, Q, 1e-6f});
     cuda->rmsnorm(&device, &(rmsnorm_args){kv, d, b->norm, kv, d, n, (int)d, 1e-6f});
     cuda->rope(&device, &(rope_args){kv, d, b->table + f * D_ROPE, n, 1, (int)d, D_ROPE, false});
     cuda->kv_pack(&device, &(kv_pack_args){kinds[kind].format, kv, d, b->packed + f * PACKED_BYTES,
                                PACKED_BYTES, n, (int)d});
-    linear_job jobs[2];
-    for (int i = 0; i < 2; i++)
+    linear_job jobs[LINEARS];
+    for (int i = 0; i < LINEARS; i++)
         jobs[i] = (linear_job){.weight = &b->matrix[i],
-            .x = q,
+            .x = u,
             .x_stride = Q,
             .y = b->linear[i] + f * LINEAR_OUT,
             .y_stride = LINEAR_OUT,
             .n_rows = n};
-    cuda->linear(&device, &(linear_args){jobs, 2});
+    cuda->linear(&device, &(linear_args){jobs, LINEARS});
     cuda->wait(&device);
     if (device.rc != OK) fail_msg("%s", device.error.msg);
 }
@@ -236,17 +237,23 @@ static void short_run(const short_rows *b, int kind, int first, int n) {
 static void check_short(int kind, int n_rows) {
     const size_t n = (size_t)n_rows, d = (size_t)kinds[kind].d;
     const size_t out = LINEAR_OUT * sizeof(float);
-    const short_rows a = {.q = random_sent(n * Q, 1),
+    const bool is_in_place = kind % 2 == 0;
+    float *q = random_sent(n * Q, 1);
+    const short_rows a = {.q = q,
+        .u = is_in_place ? q : random_sent(n * Q, 1),
         .kv = random_sent(n * d, 1),
-        .linear = {random_sent(n * LINEAR_OUT, 1), random_sent(n * LINEAR_OUT, 1)},
+        .linear = {random_sent(n * LINEAR_OUT, 1), random_sent(n * LINEAR_OUT, 1),
+            random_sent(n * LINEAR_OUT, 1)},
         .table = random_sent(n * D_ROPE, 0.7f),
         .norm = random_sent(Q, 1),
         .packed = (uint8_t *)random_sent(n * PACKED_BYTES / 4 + 1, 1),
-        .matrix = {random_weight(Q, LINEAR_OUT), random_weight(Q, LINEAR_OUT)}};
+        .matrix = {random_weight(Q, LINEAR_OUT), random_weight(Q, LINEAR_OUT),
+            random_weight(Q, LINEAR_OUT)}};
     short_rows b = a;
     b.q = twin(a.q, n * Q * 4), b.kv = twin(a.kv, n * d * 4);
+    b.u = is_in_place ? b.q : twin(a.u, n * Q * 4);
     b.packed = twin(a.packed, n * PACKED_BYTES);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < LINEARS; i++)
         b.linear[i] = twin(a.linear[i], n * out);
     short_run(&a, kind, 0, n_rows);
     int rows[8];
@@ -254,17 +261,19 @@ static void check_short(int kind, int n_rows) {
     for (int i = 0; i < n_picked; i++) {
         const int r = rows[i];
         short_run(&b, kind, r, 1);
-        compare_rows("norm", a.q, b.q, Q * sizeof(float), n_rows, r);
+        compare_rows("norm", a.u, b.u, Q * sizeof(float), n_rows, r);
         compare_rows("norm and rope", a.kv, b.kv, d * sizeof(float), n_rows, r);
         compare_rows("packed row", a.packed, b.packed, PACKED_BYTES, n_rows, r);
         compare_rows("first linear", a.linear[0], b.linear[0], out, n_rows, r);
         compare_rows("second linear", a.linear[1], b.linear[1], out, n_rows, r);
+        compare_rows("third linear", a.linear[2], b.linear[2], out, n_rows, r);
     }
     void *const all[] = {a.q, a.kv, a.linear[0], a.linear[1], a.table, a.norm, a.packed, b.q, b.kv,
-        b.linear[0], b.linear[1], b.packed};
+        b.linear[0], b.linear[1], a.linear[2], b.linear[2], b.packed};
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
         cuda->mem_free(all[i]);
-    for (int i = 0; i < 2; i++)
+    if (!is_in_place) cuda->mem_free(a.u), cuda->mem_free(b.u);
+    for (int i = 0; i < LINEARS; i++)
         cuda->packed_free(a.matrix[i].packed);
 }
 
@@ -273,8 +282,220 @@ static void test_short_alone(void **state) {
     for (int kind = 0; kind < N_KINDS; kind++)
         for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
             device.is_bf16 = is_bf16 != 0;
+            check_short(kind, 17); /* nine jobs: the last row is one of its own */
             check_short(kind, 129);
             check_short(kind, 1030);
+        }
+    device.is_bf16 = false;
+}
+
+/* ---- attention of one row: its sums, rotation, ring and linears together and one after the other ---- */
+
+enum { HEAD = 512, HEADS = 32, GROUPS = 4, IN = HEADS * HEAD / GROUPS, RING = 144, STORED = 640 };
+
+typedef struct head_rows {
+    float *q, *o, *y, *sink, *table;
+    uint8_t *ring, *row, *pages;
+    int32_t
+        *lists; /* slot and span row 0, span length, rows selected, page of the table, selection */
+    int64_t *pos; /* of the row, and of its span */
+    linear_weight matrix[GROUPS];
+} head_rows;
+
+static uint8_t *packed_sent(kv_format format, int n) {
+    const size_t bytes = kv_row_bytes(format, HEAD);
+    float *x = random_sent((size_t)n * HEAD, 1);
+    uint8_t *rows = cuda->mem_new((size_t)n * bytes);
+    cuda->kv_pack(&device, &(kv_pack_args){format, x, HEAD, rows, bytes, n, HEAD});
+    cuda->wait(&device);
+    cuda->mem_free(x);
+    return rows;
+}
+
+static void *sent(const void *from, size_t bytes) {
+    void *d = cuda->mem_new(bytes);
+    cuda->copy(&device, d, from, bytes);
+    cuda->wait(&device);
+    return d;
+}
+
+static head_rows heads_new(int n_selected) {
+    int32_t lists[5 + RING + STORED] = {0, 0, 1, n_selected, 0};
+    const int64_t pos[2] = {9000, 9000};
+    for (int i = 0; i < n_selected; i++)
+        lists[5 + i] = i;
+    head_rows h = {.q = random_sent(HEADS * HEAD, 1),
+        .o = random_sent(HEADS * HEAD, 1),
+        .y = random_sent(GROUPS * LINEAR_OUT, 1),
+        .sink = random_sent(HEADS, 2),
+        .table = random_sent(D_ROPE, 0.7f),
+        .ring = packed_sent(KV_WINDOW, RING),
+        .row = packed_sent(KV_WINDOW, 1),
+        .pages = packed_sent(KV_COMPRESSED, STORED),
+        .lists = sent(lists, sizeof(lists)),
+        .pos = sent(pos, sizeof(pos))};
+    for (int g = 0; g < GROUPS; g++)
+        h.matrix[g] = random_weight(IN, LINEAR_OUT);
+    return h;
+}
+
+/* What is held back is launched by a wait. */
+static void heads_run(const head_rows *h, int n_selected, bool is_apart) {
+    const size_t bytes = kv_row_bytes(KV_WINDOW, HEAD), of_page = kv_row_bytes(KV_COMPRESSED, HEAD);
+    const batch_rows batch = {
+        1, h->lists, h->lists, h->pos, h->lists + 1, h->pos + 1, h->lists + 2, 9001};
+    const kv_ring ring = {h->ring, 0, bytes, RING};
+    attn_args a = {
+        .q = h->q, .o = h->o, .sink = h->sink, .batch = batch, .ring = ring, .rows = h->row};
+    a.window_format = KV_WINDOW, a.compressed_format = KV_COMPRESSED;
+    a.max_selected = 512, a.n_heads = HEADS, a.d = HEAD, a.window = 128, a.scale = 0.044194174f;
+    a.pages = (kv_paged){h->pages, STORED * of_page, of_page, h->lists + 4, 1, STORED};
+    a.selection = n_selected > 0 ? h->lists + 5 : NULL, a.n_selected = h->lists + 3;
+    cuda->attn(&device, &a);
+    if (is_apart) cuda->wait(&device);
+    cuda->rope(&device, &(rope_args){h->o, HEADS * HEAD, h->table, 1, HEADS, HEAD, D_ROPE, true});
+    if (is_apart) cuda->wait(&device);
+    cuda->kv_ring_write(&device, &(kv_ring_write_args){ring, h->row, batch});
+    if (is_apart) cuda->wait(&device);
+    linear_job jobs[GROUPS];
+    for (int g = 0; g < GROUPS; g++)
+        jobs[g] = (linear_job){.weight = &h->matrix[g],
+            .x = h->o + g * IN,
+            .x_stride = HEADS * HEAD,
+            .y = h->y + g * LINEAR_OUT,
+            .y_stride = GROUPS * LINEAR_OUT,
+            .n_rows = 1};
+    cuda->linear(&device, &(linear_args){jobs, GROUPS});
+    cuda->wait(&device);
+    if (device.rc != OK) fail_msg("%s", device.error.msg);
+}
+
+static void check_heads(int n_selected) {
+    const size_t ring = RING * kv_row_bytes(KV_WINDOW, HEAD);
+    const head_rows a = heads_new(n_selected);
+    head_rows b = a;
+    b.o = random_sent(HEADS * HEAD, 1), b.y = random_sent(GROUPS * LINEAR_OUT, 1);
+    b.ring = twin(a.ring, ring);
+    heads_run(&a, n_selected, true);
+    heads_run(&b, n_selected, false);
+    compare_rows("heads", a.o, b.o, HEADS * HEAD * sizeof(float), 1, 0);
+    compare_rows("linears of heads", a.y, b.y, GROUPS * LINEAR_OUT * sizeof(float), 1, 0);
+    compare_rows("ring", a.ring, b.ring, ring, 1, 0);
+    void *const all[] = {
+        a.q, a.o, a.y, a.sink, a.table, a.ring, a.row, a.pages, a.lists, a.pos, b.o, b.y, b.ring};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+        cuda->mem_free(all[i]);
+    for (int g = 0; g < GROUPS; g++)
+        cuda->packed_free(a.matrix[g].packed);
+}
+
+static void test_heads(void **state) {
+    (void)state;
+    static const int selected[] = {0, 1, 65, 512};
+    for (int i = 0; i < 4; i++)
+        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+            device.is_bf16 = is_bf16 != 0;
+            check_heads(selected[i]);
+        }
+    device.is_bf16 = false;
+}
+
+/* ---- router of one row: mix, norm, linear and choice together and one after the other ---- */
+
+typedef struct gate_case {
+    int d, n_experts, n_used;
+    bool has_ties;
+} gate_case;
+
+typedef struct gate_rows {
+    float *logits, *weight, *bias;
+    int32_t *expert;
+    linear_weight matrix;
+} gate_rows;
+
+static void gate_apart(bool is_apart) {
+    if (is_apart) cuda->wait(&device);
+}
+
+static void gate_run_rows(const streams *b, const gate_rows *g, const gate_case *c, bool is_apart) {
+    cuda->mhc_expand(&device, &(mhc_expand_args){b->h, b->y, b->post, b->comb, 1, STREAMS, b->d});
+    gate_apart(is_apart);
+    cuda->mhc_mix(&device, &(mhc_mix_args){b->h, b->w, b->mix_pre, b->mix_post, b->mix_comb, 1,
+                               STREAMS, b->d, 20, 1e-6f, 1e-20f});
+    gate_apart(is_apart);
+    cuda->mhc_collapse(&device, &(mhc_collapse_args){.h = b->h,
+                                    .pre = b->pre,
+                                    .weight = b->norm,
+                                    .x = b->x,
+                                    .n_rows = 1,
+                                    .n_streams = STREAMS,
+                                    .d = b->d,
+                                    .norm_eps = 1e-20f});
+    gate_apart(is_apart);
+    const linear_job job = {.weight = &g->matrix,
+        .x = b->x,
+        .x_stride = (size_t)b->d,
+        .y = g->logits,
+        .y_stride = (size_t)c->n_experts,
+        .n_rows = 1,
+        .keeps_f32 = true};
+    cuda->linear(&device, &(linear_args){&job, 1});
+    gate_apart(is_apart);
+    cuda->router(&device, &(router_args){g->logits, g->bias, g->expert, g->weight, NULL, 1,
+                              c->n_experts, c->n_used, 1.3f, 1.5f});
+    cuda->wait(&device);
+    if (device.rc != OK) fail_msg("%s", device.error.msg);
+}
+
+static linear_weight random_plain(const gate_case *c) {
+    const size_t n = (size_t)c->d * (size_t)c->n_experts;
+    uint16_t *w = mem_array(n, 2);
+    for (size_t i = 0; i < n; i++)
+        w[i] = (uint16_t)((0x3c00 + (rand_u32(&noise) & 0x83ff)) & 0xffff);
+    for (size_t i = 0; c->has_ties && i < n; i++)
+        w[i] = w[i % (size_t)c->d];
+    linear_weight m = {.form = MATRIX_BF16, .n_in = c->d, .n_out = c->n_experts};
+    m.row_stride = (size_t)c->d, m.data = sent(w, n * 2);
+    mem_free(w);
+    return m;
+}
+
+static void check_gate(const gate_case *c) {
+    const size_t d = (size_t)c->d * sizeof(float), row = STREAMS * sizeof(float);
+    const size_t e = (size_t)c->n_experts, u = (size_t)c->n_used;
+    const streams a = streams_new(1, c->d);
+    streams b = a;
+    b.h = twin(a.h, STREAMS * d), b.x = twin(a.x, d), b.mix_pre = twin(a.mix_pre, row);
+    b.mix_post = twin(a.mix_post, row), b.mix_comb = twin(a.mix_comb, row * STREAMS);
+    float *bias = mem_array(e, sizeof(float));
+    for (size_t i = 0; i < e; i++)
+        bias[i] = c->has_ties ? 0.5f : (float)(int32_t)rand_u32(&noise) * 0x1p-34f;
+    const gate_rows g = {random_sent(e, 1), random_sent(u, 1), sent(bias, e * 4),
+        (int32_t *)random_sent(u, 1), random_plain(c)};
+    gate_rows f = g;
+    f.logits = random_sent(e, 1), f.weight = random_sent(u, 1);
+    f.expert = (int32_t *)random_sent(u, 1);
+    gate_run_rows(&a, &g, c, true);
+    gate_run_rows(&b, &f, c, false);
+    compare_rows("x", a.x, b.x, d, 1, 0);
+    compare_rows("logits", g.logits, f.logits, e * 4, 1, 0);
+    compare_rows("experts", g.expert, f.expert, u * 4, 1, 0);
+    compare_rows("weights", g.weight, f.weight, u * 4, 1, 0);
+    compare_rows("pre", a.mix_pre, b.mix_pre, row, 1, 0);
+    compare_rows("post", a.mix_post, b.mix_post, row, 1, 0);
+    compare_rows("comb", a.mix_comb, b.mix_comb, row * STREAMS, 1, 0);
+    mem_free(bias);
+}
+
+static void test_gate(void **state) {
+    (void)state;
+    static const gate_case cases[] = {{5120, 384, 6, false}, {5120, 384, 6, true},
+        {5120, 128, 3, false}, {4096, 512, 32, false}, {128, 2, 1, false}, {1536, 34, 8, true},
+        {5120, 33, 2, false}, {5376, 384, 6, false}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+            device.is_bf16 = is_bf16 != 0;
+            check_gate(&cases[i]);
         }
     device.is_bf16 = false;
 }
@@ -344,6 +565,7 @@ int main(void) {
     device.scratch_bytes = (size_t)128 << 20;
     device.scratch = cuda->mem_new(device.scratch_bytes);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_streams_alone),
-        cmocka_unit_test(test_short_alone), cmocka_unit_test(test_pack)};
+        cmocka_unit_test(test_short_alone), cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_gate), cmocka_unit_test(test_pack)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
