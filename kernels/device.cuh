@@ -26,6 +26,11 @@ __device__ __forceinline__ float bf16_near_if(bool is_bf16, float v) {
     return is_bf16 ? bf16_near(v) : v;
 }
 /* The same for four values. */
+__device__ __forceinline__ float4 bf16_near_4_if(bool is_bf16, float4 v) {
+    return make_float4(bf16_near_if(is_bf16, v.x), bf16_near_if(is_bf16, v.y),
+        bf16_near_if(is_bf16, v.z), bf16_near_if(is_bf16, v.w));
+}
+/* Four values rounded, in fewer instructions. */
 __device__ __forceinline__ float4 bf16_near_4(float4 v) {
     if (isnan((v.x + v.y) + (v.z + v.w))) /* the instruction has no payload of a NaN */
         return make_float4(bf16_near(v.x), bf16_near(v.y), bf16_near(v.z), bf16_near(v.w));

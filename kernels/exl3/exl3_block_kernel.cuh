@@ -30,7 +30,7 @@ __device__ __forceinline__ void exl3_block_finish(
             const float4 bias = exl3_half4(job.matrix.bias + at);
             y = make_float4(y.x + bias.x, y.y + bias.y, y.z + bias.z, y.w + bias.w);
         }
-        *(float4 *)(job.y + r * job.y_stride + at) = exl3_rounded(job.is_bf16, y);
+        *(float4 *)(job.y + r * job.y_stride + at) = bf16_near_4_if(job.is_bf16, y);
     }
 }
 

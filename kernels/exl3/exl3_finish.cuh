@@ -37,11 +37,6 @@ __device__ __forceinline__ const exl3_gpu_list *exl3_list_of(const exl3_rows_par
     return p.list != nullptr ? p.list : (const exl3_gpu_list *)&p.own;
 }
 
-__device__ __forceinline__ float4 exl3_rounded(bool is_bf16, float4 v) {
-    return make_float4(bf16_near_if(is_bf16, v.x), bf16_near_if(is_bf16, v.y),
-        bf16_near_if(is_bf16, v.z), bf16_near_if(is_bf16, v.w));
-}
-
 /* Counts up by n after everything this warp wrote; true for all lanes of the warp that completes total. */
 __device__ __forceinline__ bool exl3_completes(int *counter, int n, int total) {
     ptx_fence_device();
@@ -89,7 +84,7 @@ __device__ __forceinline__ void exl3_finish_dense(
         float4 y = exl3_row_of(p, job, block, r);
         if (job.matrix.bias != nullptr)
             y = make_float4(y.x + bias.x, y.y + bias.y, y.z + bias.z, y.w + bias.w);
-        *(float4 *)(job.y + r * job.y_stride + at) = exl3_rounded(job.is_bf16, y);
+        *(float4 *)(job.y + r * job.y_stride + at) = bf16_near_4_if(job.is_bf16, y);
     }
 }
 
@@ -128,12 +123,12 @@ __device__ __forceinline__ void exl3_finish_gate_up(
         gate_sums.clear();
         up_sums.clear();
         const float4 g =
-            exl3_rounded(p.is_bf16, exl3_times(exl3_rotate(gate_sums.value(), lane), gate_svh));
+            bf16_near_4_if(p.is_bf16, exl3_times(exl3_rotate(gate_sums.value(), lane), gate_svh));
         const float4 u =
-            exl3_rounded(p.is_bf16, exl3_times(exl3_rotate(up_sums.value(), lane), up_svh));
+            bf16_near_4_if(p.is_bf16, exl3_times(exl3_rotate(up_sums.value(), lane), up_svh));
         float4 h = make_float4(swiglu_of(g.x, u.x, p.limit, w), swiglu_of(g.y, u.y, p.limit, w),
             swiglu_of(g.z, u.z, p.limit, w), swiglu_of(g.w, u.w, p.limit, w));
-        h = exl3_rounded(p.is_bf16, h);
+        h = bf16_near_4_if(p.is_bf16, h);
         h = exl3_rotate(exl3_times(h, suh), lane);
         __stcg((float4 *)(p.hidden + (size_t)pair * n + at), h);
         const uint32_t most = __reduce_max_sync(~0u, exl3_magnitude(h));
@@ -165,7 +160,7 @@ __device__ __forceinline__ void exl3_finish_down(
     const exl3_rows_params &p, const exl3_gpu_job &job, int block, int2 rows) {
     const int n = job.matrix.out, at = block * 128 + (threadIdx.x & 31) * 4;
     for (int r = rows.x; r < rows.y; r++) {
-        float4 y = exl3_rounded(p.is_bf16, exl3_row_of(p, job, block, r));
+        float4 y = bf16_near_4_if(p.is_bf16, exl3_row_of(p, job, block, r));
         __stcg((float4 *)(p.part + (size_t)(job.first_pair + r) * n + at), y);
     }
 }

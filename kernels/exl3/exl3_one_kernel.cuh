@@ -116,8 +116,8 @@ __device__ __forceinline__ void exl3_one_norm(const exl3_one_job &job, bool is_b
     for (int i = 0; i < EXL3_ONE_HELD; i++) {
         const int b = warp + i * EXL3_WARPS;
         if (b >= n_blocks) continue;
-        v[i] = exl3_rounded(is_bf16, make_float4(w[i].x * (v[i].x * r), w[i].y * (v[i].y * r),
-                                         w[i].z * (v[i].z * r), w[i].w * (v[i].w * r)));
+        v[i] = bf16_near_4_if(is_bf16, make_float4(w[i].x * (v[i].x * r), w[i].y * (v[i].y * r),
+                                           w[i].z * (v[i].z * r), w[i].w * (v[i].w * r)));
         if (job.row_y != nullptr && (int)blockIdx.x == job.first_cta)
             *(float4 *)(job.row_y + b * 128 + lane * 4) = v[i];
     }
@@ -288,7 +288,7 @@ __device__ __forceinline__ void exl3_one_finish(
         const float4 bias = exl3_half4(job.bias + output);
         y = make_float4(y.x + bias.x, y.y + bias.y, y.z + bias.z, y.w + bias.w);
     }
-    *(float4 *)(job.y + output) = exl3_rounded(job.is_bf16, y);
+    *(float4 *)(job.y + output) = bf16_near_4_if(job.is_bf16, y);
 }
 
 /* The sums of a CTA with the slices [first, end): warp i has its block block0 + i, of which there are n. */

@@ -32,9 +32,9 @@ struct exl3_feed {
     __device__ static int kind_of(int k2, int row_cap) {
         return 2 * k2 + (row_cap > 4);
     }
-    /* This lane's place in an operand of up to four rows: with fewer, lanes copy the same. */
-    __device__ int operand_at() const {
-        return (threadIdx.x * 16) & 511 & (operand_bytes - 1);
+    /* This lane's first byte of 512. */
+    __device__ static int at() {
+        return threadIdx.x % 32 * 16;
     }
     __device__ void enter(int j, int unit) {
         const exl3_gpu_job &b = jobs[j];
@@ -45,8 +45,8 @@ struct exl3_feed {
         operand_bytes = EXL3_SLICES * 32 * b.row_cap;
         strips_left = b.matrix.out / 64 - 1 - unit / units_in;
         units_left = units_in - in_strip;
-        words = (const char *)b.matrix.words + (size_t)unit * word_bytes + threadIdx.x % 32 * 16;
-        operand = (const char *)b.operand + (size_t)in_strip * operand_bytes + operand_at();
+        words = (const char *)b.matrix.words + (size_t)unit * word_bytes + at();
+        operand = (const char *)b.operand + (size_t)in_strip * operand_bytes + at();
     }
     /* The next unit is the first of a strip. */
     __device__ void next_strip() {
@@ -62,15 +62,14 @@ struct exl3_feed {
         words += word_bytes, operand += operand_bytes, units_left--;
     }
     __device__ void copy_words(uint32_t slot, uint64_t policy) const {
-        const int at = threadIdx.x % 32 * 16;
 #pragma unroll 1
-        for (int i = 0; i < word_bytes - at; i += 512)
-            ptx_copy_16_once(slot + at + i, words + i, policy);
+        for (int i = 0; i < word_bytes - at(); i += 512)
+            ptx_copy_16_once(slot + at() + i, words + i, policy);
     }
     __device__ void copy_operand(uint32_t slot) const {
 #pragma unroll 1
-        for (int i = 0; i < operand_bytes; i += 512)
-            ptx_copy_16(slot + word_bytes + operand_at() + i, operand + i);
+        for (int i = 0; i < operand_bytes - at(); i += 512)
+            ptx_copy_16(slot + word_bytes + at() + i, operand + i);
     }
     /* Weights or operand of the next unit, on their own. */
     __device__ void fetch_words(uint32_t slot, uint64_t policy) {
@@ -87,14 +86,13 @@ struct exl3_feed {
     template <int K, int NB> __device__ __forceinline__ void fetch(uint32_t slot, uint64_t policy) {
         if (units_left == 0) next_strip();
         if (K != 0 && kind == kind_of(2 * K, 4 * NB)) {
-            const uint32_t at = slot + threadIdx.x % 32 * 16;
+            const uint32_t to = slot + at();
 #pragma unroll
             for (int i = 0; i < EXL3_SLICES * 128 * K; i += 512)
-                ptx_copy_16_once(at + i, words + i, policy);
+                ptx_copy_16_once(to + i, words + i, policy);
 #pragma unroll
-            for (int i = 0; i < NB; i++)
-                ptx_copy_16(
-                    slot + EXL3_SLICES * 128 * K + operand_at() + i * 512, operand + i * 512);
+            for (int i = 0; i < 512 * NB; i += 512)
+                if (at() < operand_bytes) ptx_copy_16(to + EXL3_SLICES * 128 * K + i, operand + i);
         } else {
             copy_words(slot, policy);
             copy_operand(slot);

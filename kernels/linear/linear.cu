@@ -386,17 +386,22 @@ static void add_held(packed_run *r) {
 
 /* ---- one row ---- */
 
-/* Whether n floats at p lie over the output of a job or over what a job's row is read from. */
-static bool is_touched(const packed_run *r, const void *p, size_t n) {
+/* Whether n floats at p lie over the output of a job. */
+static bool is_written(const packed_run *r, const float *p, size_t n) {
     for (int i = 0; i < r->list.n_jobs; i++) {
-        const prepare_task *t = &r->rows.tasks[i];
         const exl3_gpu_job *j = &r->list.jobs[i];
-        const char *from = (const char *)p, *end = from + n * sizeof(float);
-        if ((from < (const char *)(j->y + j->matrix.out) && (const char *)j->y < end) ||
-            (from < (const char *)(t->x + t->n) && (const char *)t->x < end))
-            return true;
+        if (floats_overlap(p, n, j->y, (size_t)j->matrix.out)) return true;
     }
     return false;
+}
+
+/* Or over what a job's row is read from. */
+static bool is_touched(const packed_run *r, const float *p, size_t n) {
+    for (int i = 0; i < r->list.n_jobs; i++) {
+        const prepare_task *t = &r->rows.tasks[i];
+        if (floats_overlap(p, n, t->x, (size_t)t->n)) return true;
+    }
+    return is_written(r, p, n);
 }
 
 /* Job i's row, if its task is no more than a norm or nothing. */
@@ -404,12 +409,9 @@ static bool row_of_job(const packed_run *r, int i, exl3_one_row *out) {
     const prepare_task *t = &r->rows.tasks[i];
     if (t->kind != PREPARE_ROWS || t->n_rows != 1 || t->first_row != 0 || t->rope != NULL ||
         t->packed != NULL || t->x_rows != NULL || !t->is_wide || t->n_operands != 1 ||
-        t->first_operand != i || (t->y != NULL && is_touched(r, t->y, (size_t)t->n)))
+        t->first_operand != i || is_written(r, t->x, (size_t)t->n) ||
+        is_touched(r, t->y, (size_t)t->n))
         return false;
-    for (int j = 0; j < r->list.n_jobs; j++) {
-        const float *y = r->list.jobs[j].y;
-        if (y < t->x + t->n && t->x < y + r->list.jobs[j].matrix.out) return false;
-    }
     *out = exl3_one_row{t->x, t->norm, t->y, t->eps};
     return true;
 }
@@ -420,8 +422,7 @@ static bool can_go_aside(const packed_run *r, const prepare_task *t) {
     const size_t n = (size_t)t->n;
     return t->kind == PREPARE_ROWS && t->n <= PREPARE_ASIDE_VALUES && t->n_operands == 0 &&
            t->is_wide && t->x_rows == NULL && t->first_row == 0 && !is_touched(r, t->x, n) &&
-           (t->y == NULL || !is_touched(r, t->y, n)) &&
-           (t->packed == NULL || !is_touched(r, t->packed, n));
+           !is_touched(r, t->y, n) && !is_touched(r, (const float *)t->packed, n);
 }
 
 /* Whether the products of one row can do all row work in their launch. */

@@ -61,9 +61,8 @@ __device__ __forceinline__ void gate_norm(
 #pragma unroll
     for (int i = 0; i < PLAIN_HELD; i++) {
         if (gate_at(i) >= n) continue;
-        v[i] =
-            prepare_aside_rounded(is_bf16, make_float4(w[i].x * (v[i].x * r), w[i].y * (v[i].y * r),
-                                               w[i].z * (v[i].z * r), w[i].w * (v[i].w * r)));
+        v[i] = bf16_near_4_if(is_bf16, make_float4(w[i].x * (v[i].x * r), w[i].y * (v[i].y * r),
+                                           w[i].z * (v[i].z * r), w[i].w * (v[i].w * r)));
         if (blockIdx.x == 0) *(float4 *)(p.norm.y + gate_at(i)) = v[i];
     }
 }

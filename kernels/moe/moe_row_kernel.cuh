@@ -350,11 +350,11 @@ __device__ __forceinline__ void moe_row_finish_up(
     } while (!gate.has(units) || !up.has(units) || !gate_scale.is_of(run) || !up_scale.is_of(run));
     __syncwarp();
     float4 g = gate.take(units, gate_scale.scale()), u = up.take(units, up_scale.scale());
-    g = exl3_rounded(is_bf16, exl3_times(exl3_rotate(g, lane), gate_svh));
-    u = exl3_rounded(is_bf16, exl3_times(exl3_rotate(u, lane), up_svh));
+    g = bf16_near_4_if(is_bf16, exl3_times(exl3_rotate(g, lane), gate_svh));
+    u = bf16_near_4_if(is_bf16, exl3_times(exl3_rotate(u, lane), up_svh));
     float4 h = make_float4(swiglu_of(g.x, u.x, a.limit, w), swiglu_of(g.y, u.y, a.limit, w),
         swiglu_of(g.z, u.z, a.limit, w), swiglu_of(g.w, u.w, a.limit, w));
-    h = exl3_rotate(exl3_times(exl3_rounded(is_bf16, h), suh), lane);
+    h = exl3_rotate(exl3_times(bf16_near_4_if(is_bf16, h), suh), lane);
     moe_row_word *to = a.link->hidden[slot] + at;
     moe_row_store(to, __float_as_uint(h.x), __float_as_uint(h.y), run);
     moe_row_store(to + 2, __float_as_uint(h.z), __float_as_uint(h.w), run);
@@ -378,7 +378,7 @@ __device__ __forceinline__ void moe_row_finish_down(
         int place = 0; /* ascending experts, the shared one last */
         for (int s = 0; s < n_slots; s++)
             place += sh.expert[s] < sh.expert[warp];
-        sh.part[place][lane] = exl3_rounded(a.is_bf16 != 0, exl3_times(z, svh));
+        sh.part[place][lane] = bf16_near_4_if(a.is_bf16 != 0, exl3_times(z, svh));
     }
     __syncthreads();
     if (warp == 0) {

@@ -202,11 +202,6 @@ static bool has_any(const cuda_pending *w) {
            w->tasks.n_tasks > 0;
 }
 
-/* Whether two sets of rows lie over each other. */
-static bool do_overlap(const float *a, size_t n_a, const float *b, size_t n_b) {
-    return a != NULL && b != NULL && a < b + n_b && b < a + n_a;
-}
-
 static size_t floats_of(int n_rows, int64_t stride, int n) {
     return n_rows == 0 ? 0 : (size_t)(n_rows - 1) * (size_t)stride + (size_t)n;
 }
@@ -216,8 +211,8 @@ static bool depends(const prepare_task *t, const prepare_task *on) {
                  y = floats_of(t->n_rows, t->y_stride, t->n);
     const size_t on_x = floats_of(on->n_rows, on->x_stride, on->n),
                  on_y = floats_of(on->n_rows, on->y_stride, on->n);
-    return do_overlap(t->x, x, on->y, on_y) || do_overlap(t->y, y, on->x, on_x) ||
-           do_overlap(t->y, y, on->y, on_y);
+    return floats_overlap(t->x, x, on->y, on_y) || floats_overlap(t->y, y, on->x, on_x) ||
+           floats_overlap(t->y, y, on->y, on_y);
 }
 
 /* Room for the sums of attention and the rows of a ring beside the tasks. */

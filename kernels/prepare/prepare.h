@@ -100,6 +100,11 @@ typedef struct cuda_pending {
     plain_job gate;     /* a linear of one row that a task makes, for the router behind it */
 } cuda_pending;
 
+/* Whether n_a floats at a and n_b at b lie over each other. */
+static inline bool floats_overlap(const float *a, size_t n_a, const float *b, size_t n_b) {
+    return a != NULL && b != NULL && a < b + n_b && b < a + n_a;
+}
+
 /* Launches everything held back. */
 void cuda_settle(kernel_context *k);
 /* Work space that must outlive the operator that takes it: cut from the end of the scratch, free

@@ -14,11 +14,6 @@ struct prepare_aside_shared {
     float mix[MHC_MAX_MIX + 1], comb[MHC_MAX_STREAMS * MHC_MAX_STREAMS];
 };
 
-__device__ __forceinline__ float4 prepare_aside_rounded(bool is_bf16, float4 v) {
-    return make_float4(bf16_near_if(is_bf16, v.x), bf16_near_if(is_bf16, v.y),
-        bf16_near_if(is_bf16, v.z), bf16_near_if(is_bf16, v.w));
-}
-
 /* The warps of the row kernel that hold no value of so short a row add zeros to its sum. */
 __device__ __forceinline__ float4 prepare_aside_norm(
     const prepare_task &t, float4 v, float4 w, bool is_bf16, prepare_aside_shared &sh) {
@@ -32,7 +27,7 @@ __device__ __forceinline__ float4 prepare_aside_norm(
     __syncthreads();
     sum = warp_sum(lane < PREPARE_ASIDE_WARPS ? sh.sums[lane] : 0.f);
     const float r = 1.0f / sqrtf(sum / (float)t.n + t.eps);
-    return prepare_aside_rounded(
+    return bf16_near_4_if(
         is_bf16, make_float4(w.x * (v.x * r), w.y * (v.y * r), w.z * (v.z * r), w.w * (v.w * r)));
 }
 
@@ -43,8 +38,8 @@ __device__ __forceinline__ float4 prepare_aside_rope(
     if (in_head < fixed) return v;
     const float4 c = __ldcg((const float4 *)(t.rope + in_head - fixed));
     const float s0 = t.is_inverse ? -c.y : c.y, s1 = t.is_inverse ? -c.w : c.w;
-    return prepare_aside_rounded(is_bf16, make_float4(v.x * c.x - v.y * s0, v.x * s0 + v.y * c.x,
-                                              v.z * c.z - v.w * s1, v.z * s1 + v.w * c.z));
+    return bf16_near_4_if(is_bf16, make_float4(v.x * c.x - v.y * s0, v.x * s0 + v.y * c.x,
+                                       v.z * c.z - v.w * s1, v.z * s1 + v.w * c.z));
 }
 
 __device__ __forceinline__ void prepare_aside_row(

@@ -34,11 +34,6 @@ __device__ __forceinline__ heads_steps heads_steps_of(float2 end) {
     return {most, s.before, s.now, end.y};
 }
 
-__device__ __forceinline__ float4 heads_rounded(bool is_bf16, float4 v) {
-    return make_float4(bf16_near_if(is_bf16, v.x), bf16_near_if(is_bf16, v.y),
-        bf16_near_if(is_bf16, v.z), bf16_near_if(is_bf16, v.w));
-}
-
 /* Four values of a head, from at on: tiles added in order, divided. */
 __device__ __forceinline__ float4 heads_sum(const attn_parts &a, int head, int at) {
     const int h = head % ATTN_SUM_GROUP, lane = threadIdx.x & 31;
@@ -95,9 +90,9 @@ __global__ void __launch_bounds__(HEADS_THREADS)
     }
     float4 c = make_float4(0.f, 0.f, 0.f, 0.f);
     if (p.rope != nullptr && turned >= 0) c = __ldcg((const float4 *)(p.rope + turned));
-    float4 v = heads_rounded(is_bf16, heads_sum(p.attn, head, at));
+    float4 v = bf16_near_4_if(is_bf16, heads_sum(p.attn, head, at));
     if (p.rope != nullptr && turned >= 0)
-        v = heads_rounded(is_bf16, heads_turned(v, c, p.is_inverse != 0));
+        v = bf16_near_4_if(is_bf16, heads_turned(v, c, p.is_inverse != 0));
     *(float4 *)(p.y + (size_t)head * ATTN_SUM_D + at) = v;
 }
 

@@ -49,11 +49,6 @@ __device__ __forceinline__ void prepare_store(float *p, int at, int n, bool is_w
         p[at + c] = f[c];
 }
 
-__device__ __forceinline__ float4 prepare_rounded(bool is_bf16, float4 v) {
-    return make_float4(bf16_near_if(is_bf16, v.x), bf16_near_if(is_bf16, v.y),
-        bf16_near_if(is_bf16, v.z), bf16_near_if(is_bf16, v.w));
-}
-
 /* The weights of the tiles of a task's heads, one head a warp. */
 __device__ __forceinline__ void prepare_attn_steps(
     const attn_parts &a, int row, int first_head, int n_heads, prepare_shared &sh) {
@@ -123,8 +118,8 @@ __device__ __forceinline__ void prepare_norm(const prepare_task &t, float4 (&v)[
 #pragma unroll
     for (int i = 0; i < BLOCKS; i++) {
         if (prepare_at(i) >= t.n) continue;
-        v[i] = prepare_rounded(is_bf16, make_float4(w[i].x * (v[i].x * r), w[i].y * (v[i].y * r),
-                                            w[i].z * (v[i].z * r), w[i].w * (v[i].w * r)));
+        v[i] = bf16_near_4_if(is_bf16, make_float4(w[i].x * (v[i].x * r), w[i].y * (v[i].y * r),
+                                           w[i].z * (v[i].z * r), w[i].w * (v[i].w * r)));
     }
 }
 
@@ -133,8 +128,8 @@ __device__ __forceinline__ float4 prepare_turned(
     const prepare_task &t, const float *table, float4 v, bool is_bf16) {
     const float4 c = *(const float4 *)table;
     const float s0 = t.is_inverse ? -c.y : c.y, s1 = t.is_inverse ? -c.w : c.w;
-    return prepare_rounded(is_bf16, make_float4(v.x * c.x - v.y * s0, v.x * s0 + v.y * c.x,
-                                        v.z * c.z - v.w * s1, v.z * s1 + v.w * c.z));
+    return bf16_near_4_if(is_bf16, make_float4(v.x * c.x - v.y * s0, v.x * s0 + v.y * c.x,
+                                       v.z * c.z - v.w * s1, v.z * s1 + v.w * c.z));
 }
 
 /* Pairs of the last d_rope values of every head. */
@@ -220,7 +215,7 @@ __device__ __forceinline__ void prepare_row(
         for (int i = 0; i < BLOCKS; i++) {
             const int at = prepare_at(i);
             if (at < n)
-                v[i] = prepare_rounded(
+                v[i] = bf16_near_4_if(
                     is_bf16, prepare_attn(p.attn, row, first_head, t.first_value + at, sh));
         }
     } else {

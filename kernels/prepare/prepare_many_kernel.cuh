@@ -97,8 +97,8 @@ __device__ __forceinline__ void prepare_many_norm(
         for (int i = 0; i < M::BLOCKS; i++) {
             if (M::at(i) >= t.n) continue;
             float4 &f = v[r][i];
-            f = prepare_rounded(is_bf16, make_float4(w[i].x * (f.x * root), w[i].y * (f.y * root),
-                                             w[i].z * (f.z * root), w[i].w * (f.w * root)));
+            f = bf16_near_4_if(is_bf16, make_float4(w[i].x * (f.x * root), w[i].y * (f.y * root),
+                                            w[i].z * (f.z * root), w[i].w * (f.w * root)));
         }
     }
 }
