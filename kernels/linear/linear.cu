@@ -192,7 +192,7 @@ static plain_job plain_job_of(const kernel_context *k, const linear_job *j) {
 
 /* Whether a linear waits for the router that may follow. */
 static bool hold_gate(kernel_context *k, const linear_args *a) {
-    if (a->n_jobs != 1 || a->jobs[0].n_rows != 1 || is_trellis(a->jobs[0].weight)) return false;
+    if (a->n_jobs != 1 || is_trellis(a->jobs[0].weight)) return false;
     const plain_job job = plain_job_of(k, &a->jobs[0]);
     return gate_pending(k, &job);
 }

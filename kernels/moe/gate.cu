@@ -1,24 +1,47 @@
+#include "kernels/cuda_check.h"
 #include "kernels/moe/gate_kernel.cuh"
 
 static_assert(sizeof(gate_args) <= 4096, "the size of kernel parameters");
 
-bool gate_fits(const plain_job *gate, const prepare_task *norm) {
-    const gpu_matrix *m = &gate->matrix;
-    return gate->n_rows == 1 && gate->x_rows == NULL && m->is_bf16 && m->n_in % 128 == 0 &&
-           m->n_in <= PLAIN_HELD * PLAIN_THREADS * 4 && m->row_stride % 4 == 0 &&
-           m->n_out % 2 == 0 && m->n_out <= GATE_MAX_EXPERTS && norm->kind == PREPARE_ROWS &&
-           norm->n_rows == 1 && norm->first_row == 0 && norm->n == m->n_in && norm->norm != NULL &&
-           norm->rope == NULL && norm->packed == NULL && norm->x_rows == NULL && norm->is_wide &&
-           norm->y == gate->x && (norm->y + norm->n <= norm->x || norm->x + norm->n <= norm->y);
+/* Shared memory that a block may ask for on the device in use; 0: unknown. */
+static int room(void) {
+    static int known[64];
+    int id = 0, bytes = 0;
+    if (cudaGetDevice(&id) != cudaSuccess || id < 0 || id >= 64) return 0;
+    if (known[id] == 0 &&
+        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, id) == cudaSuccess)
+        known[id] = bytes - (int)sizeof(gate_shared) - 1024;
+    return known[id];
 }
 
-bool gate_more_fits(const prepare_task *t) {
-    return t->kind == PREPARE_MIX && t->n_rows == 1;
+bool gate_fits(const plain_job *gate, const prepare_task *norm) {
+    const gpu_matrix *m = &gate->matrix;
+    const size_t n = (size_t)(norm->n_rows - 1) * (size_t)norm->y_stride + (size_t)norm->n,
+                 n_x = (size_t)(norm->n_rows - 1) * (size_t)norm->x_stride + (size_t)norm->n;
+    return gate->n_rows >= 1 && gate->n_rows <= GATE_FEW_ROWS && gate->x_rows == NULL &&
+           m->is_bf16 && m->n_in % 128 == 0 && m->n_in <= GATE_HELD * GATE_THREADS * 4 &&
+           m->row_stride % 8 == 0 && ((uintptr_t)m->data & 15) == 0 &&
+           ((uintptr_t)norm->norm & 15) == 0 && m->n_out % 2 == 0 && m->n_out <= GATE_MAX_EXPERTS &&
+           gate_bytes(m->n_in, gate->n_rows) <= room() && norm->kind == PREPARE_ROWS &&
+           norm->n_rows == gate->n_rows && norm->first_row == 0 && norm->n == m->n_in &&
+           norm->norm != NULL && norm->rope == NULL && norm->packed == NULL &&
+           norm->x_rows == NULL && norm->is_wide && norm->y == gate->x && norm->x_stride % 4 == 0 &&
+           norm->y_stride == gate->x_stride && !floats_overlap(norm->y, n, norm->x, n_x);
+}
+
+bool gate_more_fits(const plain_job *gate, const prepare_task *t) {
+    return t->kind == PREPARE_MIX && t->n_rows == gate->n_rows;
 }
 
 void gate_run(kernel_context *k, const gate_args *a) {
     const int n_blocks = (a->gate.matrix.n_out + GATE_OUTPUTS - 1) / GATE_OUTPUTS;
+    const int n_rows = a->gate.n_rows;
+    const unsigned grid = (unsigned)(n_blocks + n_rows * (1 + a->more.n_tasks));
     if (k->rc != OK) return;
-    CUDA_RUN(
-        k, "router", gate_kernel, (unsigned)(n_blocks + 1 + a->more.n_tasks), PLAIN_THREADS, 0, *a);
+    k->rc = cuda_check(&k->error, /* always the same: another context may set it meanwhile */
+        cudaFuncSetAttribute(gate_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room()),
+        "router");
+    if (k->rc != OK) return;
+    CUDA_RUN(k, "router", gate_kernel, grid, GATE_THREADS,
+        (size_t)gate_bytes(a->gate.matrix.n_in, n_rows), *a);
 }

@@ -167,7 +167,7 @@ static void run_gate_alone(kernel_context *k) {
     p.n_own = 1;
     p.own[0] = w->gate;
     w->has_gate = false;
-    linear_plain_run(k, &p, 1, 1, w->gate.matrix.n_out);
+    linear_plain_run(k, &p, w->gate.n_rows, 1, w->gate.matrix.n_out);
 }
 
 void cuda_settle(kernel_context *k) {
@@ -305,7 +305,7 @@ void kv_ring_write_pending(kernel_context *k, const kv_ring_write_args *a) {
     w->tasks.tasks[w->tasks.n_tasks++] = t;
 }
 
-/* ---- the router of one row ---- */
+/* ---- the router of few rows ---- */
 
 static bool is_of_gate(const prepare_task *t, const plain_job *gate) {
     return t->kind == PREPARE_ROWS && t->y == gate->x;
@@ -320,7 +320,7 @@ bool gate_pending(kernel_context *k, const plain_job *gate) {
         prepare_task t = w->tasks.tasks[i];
         set_width(&t);
         const bool is_norm = is_of_gate(&t, gate);
-        if (is_norm ? !gate_fits(gate, &t) : !gate_more_fits(&t)) return false;
+        if (is_norm ? !gate_fits(gate, &t) : !gate_more_fits(gate, &t)) return false;
         n_norms += is_norm;
     }
     if (n_norms != 1) return false;
@@ -355,7 +355,7 @@ static void run_gate(kernel_context *k, const router_args *a) {
 
 void router_pending(kernel_context *k, const router_args *a) {
     const cuda_pending *w = pending_of(k);
-    if (k->rc == OK && w->has_gate && w->gate.y == a->logits && a->n_rows == 1 &&
+    if (k->rc == OK && w->has_gate && w->gate.y == a->logits && a->n_rows == w->gate.n_rows &&
         a->n_experts == w->gate.matrix.n_out && a->n_used <= 32 && a->n_used <= a->n_experts &&
         ((uintptr_t)a->bias & 7) == 0) {
         run_gate(k, a);

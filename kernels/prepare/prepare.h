@@ -97,7 +97,7 @@ typedef struct cuda_pending {
     rope_args rope;     /* of queries, for attention */
     prepare_args tasks; /* n_tasks of them; operands none yet */
     prepare_task attn;  /* the sums of attention: y, n of a whole row, rope */
-    plain_job gate;     /* a linear of one row that a task makes, for the router behind it */
+    plain_job gate;     /* a linear of few rows that a task makes, for the router behind it */
 } cuda_pending;
 
 /* Whether n_a floats at a and n_b at b lie over each other. */

@@ -58,11 +58,12 @@ __device__ __forceinline__ void prepare_aside_row(
         kv_pack_four((kv_format)t.format, v, at, t.n, t.packed);
 }
 
-/* Slices of the dots added in a fixed order, a few outputs of a warp at once, then one warp. A block of WARPS. */
+/* Slices of a row's dots added in a fixed order, a few outputs of a warp at once, then one warp. A block of WARPS. */
 template <int WARPS>
 __device__ __forceinline__ void prepare_aside_mix(
-    const prepare_aside &p, prepare_aside_shared &sh) {
+    const prepare_aside &p, int row, prepare_aside_shared &sh) {
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const float *dots = p.dots + (size_t)row * p.n_slices * p.dots_stride;
     const int n_mix = p.mix.n_streams * (2 + p.mix.n_streams);
     ptx_wait_for_previous();
     ptx_release_next();
@@ -73,7 +74,7 @@ __device__ __forceinline__ void prepare_aside_mix(
 #pragma unroll
             for (int i = 0; i < HELD; i++)
                 if (first + i * WARPS <= n_mix)
-                    sums[i] += __ldcg(p.dots + s * p.dots_stride + first + i * WARPS);
+                    sums[i] += __ldcg(dots + s * p.dots_stride + first + i * WARPS);
 #pragma unroll
         for (int i = 0; i < HELD; i++) {
             const float sum = warp_sum(sums[i]);
@@ -81,14 +82,14 @@ __device__ __forceinline__ void prepare_aside_mix(
         }
     }
     __syncthreads();
-    if (warp == 0) mhc_mix_row(p.mix, 0, sh.mix, sh.comb);
+    if (warp == 0) mhc_mix_row(p.mix, row, sh.mix, sh.comb);
 }
 
 /* A whole block of PREPARE_ASIDE_WARPS warps. */
 __device__ __forceinline__ void prepare_aside_task(
     const prepare_aside &p, int i, prepare_aside_shared &sh) {
     if (p.tasks[i].kind == PREPARE_MIX) {
-        prepare_aside_mix<PREPARE_ASIDE_WARPS>(p, sh);
+        prepare_aside_mix<PREPARE_ASIDE_WARPS>(p, 0, sh);
     } else {
         prepare_aside_row(p.tasks[i], p.is_bf16 != 0, sh);
     }

@@ -400,11 +400,12 @@ static void test_heads(void **state) {
     device.is_bf16 = false;
 }
 
-/* ---- router of one row: mix, norm, linear and choice together and one after the other ---- */
+/* ---- router of few rows: mix, norm, linear and choice together and one after the other ---- */
 
 typedef struct gate_case {
     int d, n_experts, n_used;
     bool has_ties;
+    int n_rows;
 } gate_case;
 
 typedef struct gate_rows {
@@ -418,16 +419,17 @@ static void gate_apart(bool is_apart) {
 }
 
 static void gate_run_rows(const streams *b, const gate_rows *g, const gate_case *c, bool is_apart) {
-    cuda->mhc_expand(&device, &(mhc_expand_args){b->h, b->y, b->post, b->comb, 1, STREAMS, b->d});
+    cuda->mhc_expand(
+        &device, &(mhc_expand_args){b->h, b->y, b->post, b->comb, c->n_rows, STREAMS, b->d});
     gate_apart(is_apart);
-    cuda->mhc_mix(&device, &(mhc_mix_args){b->h, b->w, b->mix_pre, b->mix_post, b->mix_comb, 1,
-                               STREAMS, b->d, 20, 1e-6f, 1e-20f});
+    cuda->mhc_mix(&device, &(mhc_mix_args){b->h, b->w, b->mix_pre, b->mix_post, b->mix_comb,
+                               c->n_rows, STREAMS, b->d, 20, 1e-6f, 1e-20f});
     gate_apart(is_apart);
     cuda->mhc_collapse(&device, &(mhc_collapse_args){.h = b->h,
                                     .pre = b->pre,
                                     .weight = b->norm,
                                     .x = b->x,
-                                    .n_rows = 1,
+                                    .n_rows = c->n_rows,
                                     .n_streams = STREAMS,
                                     .d = b->d,
                                     .norm_eps = 1e-20f});
@@ -437,11 +439,11 @@ static void gate_run_rows(const streams *b, const gate_rows *g, const gate_case 
         .x_stride = (size_t)b->d,
         .y = g->logits,
         .y_stride = (size_t)c->n_experts,
-        .n_rows = 1,
+        .n_rows = c->n_rows,
         .keeps_f32 = true};
     cuda->linear(&device, &(linear_args){&job, 1});
     gate_apart(is_apart);
-    cuda->router(&device, &(router_args){g->logits, g->bias, g->expert, g->weight, NULL, 1,
+    cuda->router(&device, &(router_args){g->logits, g->bias, g->expert, g->weight, NULL, c->n_rows,
                               c->n_experts, c->n_used, 1.3f, 1.5f});
     cuda->wait(&device);
     if (device.rc != OK) fail_msg("%s", device.error.msg);
@@ -461,37 +463,42 @@ static linear_weight random_plain(const gate_case *c) {
 }
 
 static void check_gate(const gate_case *c) {
+    const int n = c->n_rows;
     const size_t d = (size_t)c->d * sizeof(float), row = STREAMS * sizeof(float);
-    const size_t e = (size_t)c->n_experts, u = (size_t)c->n_used;
-    const streams a = streams_new(1, c->d);
+    const size_t e = (size_t)c->n_experts, u = (size_t)c->n_used, rows = (size_t)n;
+    const streams a = streams_new(n, c->d);
     streams b = a;
-    b.h = twin(a.h, STREAMS * d), b.x = twin(a.x, d), b.mix_pre = twin(a.mix_pre, row);
-    b.mix_post = twin(a.mix_post, row), b.mix_comb = twin(a.mix_comb, row * STREAMS);
+    b.h = twin(a.h, rows * STREAMS * d), b.x = twin(a.x, rows * d);
+    b.mix_pre = twin(a.mix_pre, rows * row);
+    b.mix_post = twin(a.mix_post, rows * row), b.mix_comb = twin(a.mix_comb, rows * row * STREAMS);
     float *bias = mem_array(e, sizeof(float));
     for (size_t i = 0; i < e; i++)
         bias[i] = c->has_ties ? 0.5f : (float)(int32_t)rand_u32(&noise) * 0x1p-34f;
-    const gate_rows g = {random_sent(e, 1), random_sent(u, 1), sent(bias, e * 4),
-        (int32_t *)random_sent(u, 1), random_plain(c)};
+    const gate_rows g = {random_sent(e * rows, 1), random_sent(u * rows, 1), sent(bias, e * 4),
+        (int32_t *)random_sent(u * rows, 1), random_plain(c)};
     gate_rows f = g;
-    f.logits = random_sent(e, 1), f.weight = random_sent(u, 1);
-    f.expert = (int32_t *)random_sent(u, 1);
+    f.logits = random_sent(e * rows, 1), f.weight = random_sent(u * rows, 1);
+    f.expert = (int32_t *)random_sent(u * rows, 1);
     gate_run_rows(&a, &g, c, true);
     gate_run_rows(&b, &f, c, false);
-    compare_rows("x", a.x, b.x, d, 1, 0);
-    compare_rows("logits", g.logits, f.logits, e * 4, 1, 0);
-    compare_rows("experts", g.expert, f.expert, u * 4, 1, 0);
-    compare_rows("weights", g.weight, f.weight, u * 4, 1, 0);
-    compare_rows("pre", a.mix_pre, b.mix_pre, row, 1, 0);
-    compare_rows("post", a.mix_post, b.mix_post, row, 1, 0);
-    compare_rows("comb", a.mix_comb, b.mix_comb, row * STREAMS, 1, 0);
+    compare_rows("x", a.x, b.x, d, n, 0);
+    compare_rows("logits", g.logits, f.logits, e * 4, n, 0);
+    compare_rows("experts", g.expert, f.expert, u * 4, n, 0);
+    compare_rows("weights", g.weight, f.weight, u * 4, n, 0);
+    compare_rows("pre", a.mix_pre, b.mix_pre, row, n, 0);
+    compare_rows("post", a.mix_post, b.mix_post, row, n, 0);
+    compare_rows("comb", a.mix_comb, b.mix_comb, row * STREAMS, n, 0);
     mem_free(bias);
 }
 
 static void test_gate(void **state) {
     (void)state;
-    static const gate_case cases[] = {{5120, 384, 6, false}, {5120, 384, 6, true},
-        {5120, 128, 3, false}, {4096, 512, 32, false}, {128, 2, 1, false}, {1536, 34, 8, true},
-        {5120, 33, 2, false}, {5376, 384, 6, false}};
+    static const gate_case cases[] = {{5120, 384, 6, false, 1}, {5120, 384, 6, true, 1},
+        {5120, 128, 3, false, 1}, {4096, 512, 32, false, 1}, {128, 2, 1, false, 1},
+        {1536, 34, 8, true, 1}, {5120, 33, 2, false, 1}, {5376, 384, 6, false, 1},
+        {5120, 384, 6, false, 2}, {5120, 384, 6, true, 6}, {5120, 384, 6, false, 8},
+        {4096, 512, 32, false, 4}, {128, 2, 1, false, 5}, {1536, 34, 8, true, 3},
+        {5120, 33, 2, false, 6}, {5376, 384, 6, false, 8}, {5120, 128, 3, false, 9}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
         for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
             device.is_bf16 = is_bf16 != 0;
