@@ -140,6 +140,7 @@ void linear_cuda_packed_free(const void *packed) {
 
 /* Outputs of a block for few and many rows, and rows. */
 enum { PLAIN_FEW_ROWS = 4, PLAIN_MANY_OUTPUTS = 8, PLAIN_MANY_ROWS = 8 };
+enum { PLAIN_SMALL_PER_SM = 8 }; /* sums */
 
 /* Whether the kernel that holds its weights can take all of them. */
 static bool can_hold(const plain_args *a) {
@@ -161,8 +162,13 @@ void linear_plain_run(
     const dim3 grid((unsigned)((max_out + outputs - 1) / outputs), (unsigned)max_tiles,
         a->jobs == NULL ? (unsigned)a->n_own : 1u);
     if (!is_many && can_hold(a)) {
-        const dim3 few((unsigned)max_out, 1, (unsigned)a->n_own);
-        if (max_rows > 1) {
+        /* Rows of a small matrix side by side; a larger one is read once for four. */
+        const bool is_apart =
+            max_rows == 1 || max_out * max_rows <= PLAIN_SMALL_PER_SM * cuda_of(k)->n_sms;
+        const int rows = is_apart ? 1 : PLAIN_FEW_ROWS;
+        const dim3 few(
+            (unsigned)max_out, (unsigned)((max_rows + rows - 1) / rows), (unsigned)a->n_own);
+        if (!is_apart) {
             CUDA_RUN(
                 k, "plain linear", plain_few_kernel<PLAIN_FEW_ROWS>, few, PLAIN_THREADS, 0, *a);
         } else {

@@ -64,7 +64,7 @@ __device__ __forceinline__ void plain_dots(const gpu_matrix &m, int out0, int n_
 }
 
 /* Few rows of own jobs, an output a block: its weights are read before the wait for the kernel before.
- * The sums are those of plain_linear_kernel. Grid: outputs, 1, jobs. */
+ * The sums are those of plain_linear_kernel. Grid: outputs, rows / ROWS, jobs. */
 constexpr int PLAIN_HELD = 10; /* groups of four weights a thread holds */
 
 template <int ROWS>
@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(PLAIN_THREADS)
     ptx_release_next();
     const plain_job &job = a.own[blockIdx.z];
     const gpu_matrix &m = job.matrix;
-    const int out = blockIdx.x;
-    if (out >= m.n_out) return;
+    const int out = blockIdx.x, r0 = blockIdx.y * ROWS, n = min(ROWS, job.n_rows - r0);
+    if (out >= m.n_out || n <= 0) return;
     float4 w[PLAIN_HELD];
 #pragma unroll
     for (int i = 0; i < PLAIN_HELD; i++) {
@@ -83,34 +83,30 @@ __global__ void __launch_bounds__(PLAIN_THREADS)
         if (at < m.n_in) w[i] = plain_weights(m, (size_t)out * m.row_stride + at);
     }
     ptx_wait_for_previous();
-    for (int r0 = 0; r0 < job.n_rows; r0 += ROWS) {
-        const int n = min(ROWS, job.n_rows - r0);
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const int row = r0 + min(r, n - 1);
-            const float *x =
-                job.x + (int64_t)(job.x_rows == nullptr ? row : job.x_rows[row]) * job.x_stride;
-            float sum = 0.f;
+    for (int r = 0; r < ROWS; r++) {
+        const int row = r0 + min(r, n - 1);
+        const float *x =
+            job.x + (int64_t)(job.x_rows == nullptr ? row : job.x_rows[row]) * job.x_stride;
+        float sum = 0.f;
 #pragma unroll
-            for (int i = 0; i < PLAIN_HELD; i++) {
-                const int at = (i * PLAIN_THREADS + threadIdx.x) * 4;
-                if (at >= m.n_in) continue;
-                const float4 u = *(const float4 *)(x + at);
-                sum = fmaf(w[i].x, u.x, sum);
-                sum = fmaf(w[i].y, u.y, sum);
-                sum = fmaf(w[i].z, u.z, sum);
-                sum = fmaf(w[i].w, u.w, sum);
-            }
-            sum = warp_sum(sum);
-            if ((threadIdx.x & 31) == 0) parts[threadIdx.x >> 5][r] = sum;
+        for (int i = 0; i < PLAIN_HELD; i++) {
+            const int at = (i * PLAIN_THREADS + threadIdx.x) * 4;
+            if (at >= m.n_in) continue;
+            const float4 u = *(const float4 *)(x + at);
+            sum = fmaf(w[i].x, u.x, sum);
+            sum = fmaf(w[i].y, u.y, sum);
+            sum = fmaf(w[i].z, u.z, sum);
+            sum = fmaf(w[i].w, u.w, sum);
         }
-        __syncthreads();
-        const int r = threadIdx.x;
-        if (r < n) {
-            const float y = ((parts[0][r] + parts[1][r]) + parts[2][r]) + parts[3][r];
-            job.y[(r0 + r) * job.y_stride + out] = bf16_near_if(job.is_bf16, y);
-        }
-        __syncthreads();
+        sum = warp_sum(sum);
+        if ((threadIdx.x & 31) == 0) parts[threadIdx.x >> 5][r] = sum;
+    }
+    __syncthreads();
+    const int r = threadIdx.x;
+    if (r < n) {
+        const float y = ((parts[0][r] + parts[1][r]) + parts[2][r]) + parts[3][r];
+        job.y[(r0 + r) * job.y_stride + out] = bf16_near_if(job.is_bf16, y);
     }
 }
 
