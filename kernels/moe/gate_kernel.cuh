@@ -107,10 +107,12 @@ __device__ __forceinline__ void gate_inverses(const gate_part &part, float eps, 
     __syncthreads();
 }
 
-/* The norms in the place of the rows, a warp a block of 128 values; row blockIdx.x goes to memory too. */
+/* The norms in the place of the rows, a warp a block of 128 values; row i goes to memory too, from block i or, where
+ * there are fewer, the first. */
 __device__ __forceinline__ void gate_norm(
     const gate_args &p, const gate_part &part, const gate_shared &sh) {
     const int n_blocks = part.n / 128, lane_at = (threadIdx.x & 31) * 4;
+    const int last = (p.gate.matrix.n_out - 1) / GATE_OUTPUTS;
     const bool is_bf16 = p.more.is_bf16 != 0;
     int row = 0, block = threadIdx.x >> 5;
 #pragma unroll 3
@@ -124,7 +126,8 @@ __device__ __forceinline__ void gate_norm(
         float4 u = make_float4(w.x * (v.x * r), w.y * (v.y * r), w.z * (v.z * r), w.w * (v.w * r));
         if (is_bf16) u = bf16_near_4(u);
         *x = u;
-        if ((int)blockIdx.x == row) *(float4 *)(p.norm.y + row * p.norm.y_stride + at) = u;
+        if ((int)blockIdx.x == (row <= last ? row : 0))
+            *(float4 *)(p.norm.y + row * p.norm.y_stride + at) = u;
         block += GATE_WARPS;
     }
 }

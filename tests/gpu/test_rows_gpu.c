@@ -498,7 +498,8 @@ static void test_gate(void **state) {
         {1536, 34, 8, true, 1}, {5120, 33, 2, false, 1}, {5376, 384, 6, false, 1},
         {5120, 384, 6, false, 2}, {5120, 384, 6, true, 6}, {5120, 384, 6, false, 8},
         {4096, 512, 32, false, 4}, {128, 2, 1, false, 5}, {1536, 34, 8, true, 3},
-        {5120, 33, 2, false, 6}, {5376, 384, 6, false, 8}, {5120, 128, 3, false, 9}};
+        {1536, 8, 2, false, 8}, {5120, 2, 1, false, 4}, {5120, 33, 2, false, 6},
+        {5376, 384, 6, false, 8}, {5120, 128, 3, false, 9}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
         for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
             device.is_bf16 = is_bf16 != 0;
