@@ -481,13 +481,13 @@ static void check_gate(const gate_case *c) {
     f.expert = (int32_t *)random_sent(u * rows, 1);
     gate_run_rows(&a, &g, c, true);
     gate_run_rows(&b, &f, c, false);
-    compare_rows("x", a.x, b.x, d, n, 0);
-    compare_rows("logits", g.logits, f.logits, e * 4, n, 0);
-    compare_rows("experts", g.expert, f.expert, u * 4, n, 0);
-    compare_rows("weights", g.weight, f.weight, u * 4, n, 0);
-    compare_rows("pre", a.mix_pre, b.mix_pre, row, n, 0);
-    compare_rows("post", a.mix_post, b.mix_post, row, n, 0);
-    compare_rows("comb", a.mix_comb, b.mix_comb, row * STREAMS, n, 0);
+    compare_rows("x", a.x, b.x, rows * d, n, 0);
+    compare_rows("logits", g.logits, f.logits, rows * e * 4, n, 0);
+    compare_rows("experts", g.expert, f.expert, rows * u * 4, n, 0);
+    compare_rows("weights", g.weight, f.weight, rows * u * 4, n, 0);
+    compare_rows("pre", a.mix_pre, b.mix_pre, rows * row, n, 0);
+    compare_rows("post", a.mix_post, b.mix_post, rows * row, n, 0);
+    compare_rows("comb", a.mix_comb, b.mix_comb, rows * row * STREAMS, n, 0);
     mem_free(bias);
 }
 
