@@ -6,11 +6,11 @@
  *   mix    the end of a hyper-connection mix whose dots stand in slices (mhc.h)
  *   ring   packed rows of a step copied to their rings (kv.h)
  *
- * One block a row and task, for prompts a few warps two rows and task (prepare_many_kernel.cuh); a row's
- * arithmetic is the same for any set of tasks and any number of rows. Operators that are followed by
- * others of this list are held back (pending) until the launch that needs their results; cuda_settle
- * launches what is held back. Host side of one context: the thread that uses it. Rows of at most
- * EXL3_MAX_IN values. */
+ * One block a row and task, for eight rows and fewer in a form of its own (prepare_few_kernel.cuh), for
+ * prompts a few warps two rows and task (prepare_many_kernel.cuh); a row's arithmetic is the same for
+ * any set of tasks and any number of rows. Operators that are followed by others of this list are held
+ * back (pending) until the launch that needs their results; cuda_settle launches what is held back.
+ * Host side of one context: the thread that uses it. Rows of at most EXL3_MAX_IN values. */
 #ifndef TANDEM_KERNELS_PREPARE_PREPARE_H
 #define TANDEM_KERNELS_PREPARE_PREPARE_H
 

@@ -57,9 +57,11 @@ __device__ __forceinline__ void prepare_attn_steps(
     const int n_tiles = a.n_tiles[row], h = head % ATTN_SUM_GROUP;
     const size_t unit = (size_t)row * a.n_groups + head / ATTN_SUM_GROUP;
     const float2 *ends = (const float2 *)a.ends + unit * a.max_tiles * ATTN_SUM_GROUP + h;
-    const float2 end = __ldcg(ends + (size_t)min(lane, n_tiles - 1) * ATTN_SUM_GROUP);
+    /* Those of tiles that were not summed are read, not used: nothing waits for their number. */
+    const float2 end = __ldcg(ends + (size_t)min(lane, a.max_tiles - 1) * ATTN_SUM_GROUP);
     /* The largest score up to a tile does not depend on the order it is found in. */
     float most = end.x;
+#pragma unroll 1
     for (int m = 1; m < 32; m <<= 1) {
         const float o = __shfl_up_sync(~0u, most, m);
         if (lane >= m) most = o > most ? o : most;
@@ -69,6 +71,7 @@ __device__ __forceinline__ void prepare_attn_steps(
     sh.before[warp][lane] = s.before;
     sh.now[warp][lane] = s.now;
     float den = 0.f;
+#pragma unroll 1
     for (int t = 0; t < n_tiles; t++) {
         const attn_step u = {0.f, __shfl_sync(~0u, s.before, t), __shfl_sync(~0u, s.now, t)};
         den = attn_add(t == 0, u, den, __shfl_sync(~0u, end.y, t));
@@ -251,6 +254,7 @@ __device__ __forceinline__ void prepare_mix(const prepare_args &p, prepare_share
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, r = blockIdx.x;
     const int n_mix = p.mix.n_streams * (2 + p.mix.n_streams);
     ptx_wait_for_previous();
+#pragma unroll 1
     for (int f = warp; f <= n_mix; f += PREPARE_WARPS) {
         const float *at = p.dots + (size_t)r * p.n_slices * p.dots_stride + f;
         float sum = 0.f;

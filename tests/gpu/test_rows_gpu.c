@@ -183,8 +183,8 @@ static void check_streams(int n_rows, int d) {
 
 static void test_streams_alone(void **state) {
     (void)state;
-    static const int cases[][2] = {
-        {9, 5120}, {37, 5120}, {131, 5120}, {130, 4096}, {1030, 128}, {1029, 1536}};
+    static const int cases[][2] = {{2, 128}, {3, 1536}, {5, 4096}, {6, 5120}, {8, 5120}, {9, 5120},
+        {37, 5120}, {131, 5120}, {130, 4096}, {1030, 128}, {1029, 1536}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
         for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
             device.is_bf16 = is_bf16 != 0;
@@ -237,7 +237,7 @@ static void short_run(const short_rows *b, int kind, int first, int n) {
 static void check_short(int kind, int n_rows) {
     const size_t n = (size_t)n_rows, d = (size_t)kinds[kind].d;
     const size_t out = LINEAR_OUT * sizeof(float);
-    const bool is_in_place = kind % 2 == 0;
+    const bool is_in_place = kind % 2 == 0 && n_rows > 8; /* else they are made with few others */
     float *q = random_sent(n * Q, 1);
     const short_rows a = {.q = q,
         .u = is_in_place ? q : random_sent(n * Q, 1),
@@ -282,6 +282,9 @@ static void test_short_alone(void **state) {
     for (int kind = 0; kind < N_KINDS; kind++)
         for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
             device.is_bf16 = is_bf16 != 0;
+            check_short(kind, 2);
+            check_short(kind, 6);
+            check_short(kind, 8);
             check_short(kind, 17); /* nine jobs: the last row is one of its own */
             check_short(kind, 129);
             check_short(kind, 1030);
@@ -289,17 +292,21 @@ static void test_short_alone(void **state) {
     device.is_bf16 = false;
 }
 
-/* ---- attention of one row: its sums, rotation, ring and linears together and one after the other ---- */
+/* ---- attention of few rows: sums, rotation, ring and linears together and one after the other, and of a row of
+ * several together and alone; every row is a stream of its own ---- */
 
 enum { HEAD = 512, HEADS = 32, GROUPS = 4, IN = HEADS * HEAD / GROUPS, RING = 144, STORED = 640 };
+enum { HEADS_ROWS = 8, SELECTED = 512 };
+/* Where lists begin. */
+enum { AT_SLOT = 0, AT_SPAN = 8, AT_LEN = 16, AT_SELECTED = 24, AT_PAGE = 32, AT_SELECTION = 40 };
 
 typedef struct head_rows {
     float *q, *o, *y, *sink, *table;
     uint8_t *ring, *row, *pages;
-    int32_t
-        *lists; /* slot and span row 0, span length, rows selected, page of the table, selection */
-    int64_t *pos; /* of the row, and of its span */
+    int32_t *lists; /* of rows: slot, span row, span length, rows selected, page, selection */
+    int64_t *pos;   /* of rows and their spans */
     linear_weight matrix[GROUPS];
+    bool has_selection;
 } head_rows;
 
 static uint8_t *packed_sent(kv_format format, int n) {
@@ -319,68 +326,88 @@ static void *sent(const void *from, size_t bytes) {
     return d;
 }
 
-static head_rows heads_new(int n_selected) {
-    int32_t lists[5 + RING + STORED] = {0, 0, 1, n_selected, 0};
-    const int64_t pos[2] = {9000, 9000};
-    for (int i = 0; i < n_selected; i++)
-        lists[5 + i] = i;
-    head_rows h = {.q = random_sent(HEADS * HEAD, 1),
-        .o = random_sent(HEADS * HEAD, 1),
-        .y = random_sent(GROUPS * LINEAR_OUT, 1),
+static head_rows heads_new(int n, int n_selected) {
+    static int32_t lists[AT_SELECTION + HEADS_ROWS * SELECTED];
+    int64_t pos[HEADS_ROWS];
+    const size_t rows = (size_t)n;
+    memset(lists, 0, sizeof(lists));
+    for (int r = 0; r < n; r++) {
+        lists[AT_SLOT + r] = lists[AT_SPAN + r] = r;
+        lists[AT_LEN + r] = 1;
+        /* Rows with fewer tiles than others. */
+        lists[AT_SELECTED + r] = r % 2 == 0 ? n_selected : n_selected / 3;
+        for (int i = 0; i < SELECTED; i++)
+            lists[AT_SELECTION + r * SELECTED + i] = i;
+        pos[r] = 9000 + 10 * r;
+    }
+    head_rows h = {.q = random_sent(rows * HEADS * HEAD, 1),
+        .o = random_sent(rows * HEADS * HEAD, 1),
+        .y = random_sent(rows * GROUPS * LINEAR_OUT, 1),
         .sink = random_sent(HEADS, 2),
-        .table = random_sent(D_ROPE, 0.7f),
-        .ring = packed_sent(KV_WINDOW, RING),
-        .row = packed_sent(KV_WINDOW, 1),
+        .table = random_sent(rows * D_ROPE, 0.7f),
+        .ring = packed_sent(KV_WINDOW, n * RING),
+        .row = packed_sent(KV_WINDOW, n),
         .pages = packed_sent(KV_COMPRESSED, STORED),
         .lists = sent(lists, sizeof(lists)),
-        .pos = sent(pos, sizeof(pos))};
+        .pos = sent(pos, sizeof(pos)),
+        .has_selection = n_selected > 0};
     for (int g = 0; g < GROUPS; g++)
         h.matrix[g] = random_weight(IN, LINEAR_OUT);
     return h;
 }
 
-/* What is held back is launched by a wait. */
-static void heads_run(const head_rows *h, int n_selected, bool is_apart) {
+/* Rows [first, first + n). What is held back is launched by a wait. */
+static void heads_run(const head_rows *h, int first, int n, bool is_apart) {
     const size_t bytes = kv_row_bytes(KV_WINDOW, HEAD), of_page = kv_row_bytes(KV_COMPRESSED, HEAD);
-    const batch_rows batch = {
-        1, h->lists, h->lists, h->pos, h->lists + 1, h->pos + 1, h->lists + 2, 9001};
-    const kv_ring ring = {h->ring, 0, bytes, RING};
+    const size_t f = (size_t)first, width = HEADS * HEAD, out = GROUPS * LINEAR_OUT;
+    float *o = h->o + f * width;
+    uint8_t *row = h->row + f * bytes;
+    const int32_t *lists = h->lists + first;
+    const batch_rows batch = {n, lists + AT_SLOT, lists + AT_SLOT, h->pos + first,
+        h->lists + AT_SPAN, h->pos + first, lists + AT_LEN, 9100};
+    const kv_ring ring = {h->ring, RING * bytes, bytes, RING};
     attn_args a = {
-        .q = h->q, .o = h->o, .sink = h->sink, .batch = batch, .ring = ring, .rows = h->row};
+        .q = h->q + f * width, .o = o, .sink = h->sink, .batch = batch, .ring = ring, .rows = row};
     a.window_format = KV_WINDOW, a.compressed_format = KV_COMPRESSED;
-    a.max_selected = 512, a.n_heads = HEADS, a.d = HEAD, a.window = 128, a.scale = 0.044194174f;
-    a.pages = (kv_paged){h->pages, STORED * of_page, of_page, h->lists + 4, 1, STORED};
-    a.selection = n_selected > 0 ? h->lists + 5 : NULL, a.n_selected = h->lists + 3;
+    a.max_selected = SELECTED, a.n_heads = HEADS, a.d = HEAD, a.window = 128;
+    a.scale = 0.044194174f;
+    a.pages = (kv_paged){h->pages, STORED * of_page, of_page, h->lists + AT_PAGE, 1, STORED};
+    a.selection = h->has_selection ? h->lists + AT_SELECTION + f * SELECTED : NULL;
+    a.n_selected = lists + AT_SELECTED;
     cuda->attn(&device, &a);
     if (is_apart) cuda->wait(&device);
-    cuda->rope(&device, &(rope_args){h->o, HEADS * HEAD, h->table, 1, HEADS, HEAD, D_ROPE, true});
+    cuda->rope(
+        &device, &(rope_args){o, width, h->table + f * D_ROPE, n, HEADS, HEAD, D_ROPE, true});
     if (is_apart) cuda->wait(&device);
-    cuda->kv_ring_write(&device, &(kv_ring_write_args){ring, h->row, batch});
+    cuda->kv_ring_write(&device, &(kv_ring_write_args){ring, row, batch});
     if (is_apart) cuda->wait(&device);
     linear_job jobs[GROUPS];
     for (int g = 0; g < GROUPS; g++)
         jobs[g] = (linear_job){.weight = &h->matrix[g],
-            .x = h->o + g * IN,
-            .x_stride = HEADS * HEAD,
-            .y = h->y + g * LINEAR_OUT,
-            .y_stride = GROUPS * LINEAR_OUT,
-            .n_rows = 1};
+            .x = o + g * IN,
+            .x_stride = width,
+            .y = h->y + f * out + g * LINEAR_OUT,
+            .y_stride = out,
+            .n_rows = n};
     cuda->linear(&device, &(linear_args){jobs, GROUPS});
     cuda->wait(&device);
     if (device.rc != OK) fail_msg("%s", device.error.msg);
 }
 
-static void check_heads(int n_selected) {
-    const size_t ring = RING * kv_row_bytes(KV_WINDOW, HEAD);
-    const head_rows a = heads_new(n_selected);
+static void check_heads(int n, int n_selected) {
+    const size_t rows = (size_t)n, ring = RING * kv_row_bytes(KV_WINDOW, HEAD);
+    const size_t width = HEADS * HEAD * sizeof(float), out = GROUPS * LINEAR_OUT * sizeof(float);
+    const head_rows a = heads_new(n, n_selected);
     head_rows b = a;
-    b.o = random_sent(HEADS * HEAD, 1), b.y = random_sent(GROUPS * LINEAR_OUT, 1);
-    b.ring = twin(a.ring, ring);
-    heads_run(&a, n_selected, true);
-    heads_run(&b, n_selected, false);
-    compare_rows("heads", a.o, b.o, HEADS * HEAD * sizeof(float), 1, 0);
-    compare_rows("linears of heads", a.y, b.y, GROUPS * LINEAR_OUT * sizeof(float), 1, 0);
-    compare_rows("ring", a.ring, b.ring, ring, 1, 0);
+    b.o = random_sent(rows * HEADS * HEAD, 1), b.y = random_sent(rows * GROUPS * LINEAR_OUT, 1);
+    b.ring = twin(a.ring, rows * ring);
+    heads_run(&a, 0, n, n == 1);
+    for (int r = 0; r < n; r++) {
+        heads_run(&b, r, 1, false);
+        compare_rows("heads", a.o, b.o, width, n, r);
+        compare_rows("linears of heads", a.y, b.y, out, n, r);
+        compare_rows("ring", a.ring, b.ring, ring, n, r);
+    }
     void *const all[] = {
         a.q, a.o, a.y, a.sink, a.table, a.ring, a.row, a.pages, a.lists, a.pos, b.o, b.y, b.ring};
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
@@ -391,11 +418,12 @@ static void check_heads(int n_selected) {
 
 static void test_heads(void **state) {
     (void)state;
-    static const int selected[] = {0, 1, 65, 512};
-    for (int i = 0; i < 4; i++)
+    static const int cases[][2] = {
+        {1, 0}, {1, 1}, {1, 65}, {1, 512}, {2, 0}, {2, 65}, {6, 512}, {8, 65}};
+    for (int i = 0; i < 8; i++)
         for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
             device.is_bf16 = is_bf16 != 0;
-            check_heads(selected[i]);
+            check_heads(cases[i][0], cases[i][1]);
         }
     device.is_bf16 = false;
 }
