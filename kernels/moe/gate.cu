@@ -3,18 +3,12 @@
 
 static_assert(sizeof(gate_args) <= 4096, "the size of kernel parameters");
 
-/* Shared memory that a block may ask for on the device in use; 0: unknown. */
-static int room(void) {
-    static int known[64];
-    int id = 0, bytes = 0;
-    if (cudaGetDevice(&id) != cudaSuccess || id < 0 || id >= 64) return 0;
-    if (known[id] == 0 &&
-        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, id) == cudaSuccess)
-        known[id] = bytes - (int)sizeof(gate_shared) - 1024;
-    return known[id];
+/* Dynamic shared memory of a block at most. */
+static int room(kernel_context *k) {
+    return cuda_of(k)->shared_bytes - (int)sizeof(gate_shared);
 }
 
-bool gate_fits(const plain_job *gate, const prepare_task *norm) {
+bool gate_fits(kernel_context *k, const plain_job *gate, const prepare_task *norm) {
     const gpu_matrix *m = &gate->matrix;
     const size_t n = (size_t)(norm->n_rows - 1) * (size_t)norm->y_stride + (size_t)norm->n,
                  n_x = (size_t)(norm->n_rows - 1) * (size_t)norm->x_stride + (size_t)norm->n;
@@ -22,7 +16,7 @@ bool gate_fits(const plain_job *gate, const prepare_task *norm) {
            m->is_bf16 && m->n_in % 128 == 0 && m->n_in <= GATE_HELD * GATE_THREADS * 4 &&
            m->row_stride % 8 == 0 && ((uintptr_t)m->data & 15) == 0 &&
            ((uintptr_t)norm->norm & 15) == 0 && m->n_out % 2 == 0 && m->n_out <= GATE_MAX_EXPERTS &&
-           gate_bytes(m->n_in, gate->n_rows) <= room() && norm->kind == PREPARE_ROWS &&
+           gate_bytes(m->n_in, gate->n_rows) <= room(k) && norm->kind == PREPARE_ROWS &&
            norm->n_rows == gate->n_rows && norm->first_row == 0 && norm->n == m->n_in &&
            norm->norm != NULL && norm->rope == NULL && norm->packed == NULL &&
            norm->x_rows == NULL && norm->is_wide && norm->y == gate->x && norm->x_stride % 4 == 0 &&
@@ -39,7 +33,7 @@ void gate_run(kernel_context *k, const gate_args *a) {
     const unsigned grid = (unsigned)(n_blocks + n_rows * (1 + a->more.n_tasks));
     if (k->rc != OK) return;
     k->rc = cuda_check(&k->error, /* always the same: another context may set it meanwhile */
-        cudaFuncSetAttribute(gate_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room()),
+        cudaFuncSetAttribute(gate_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room(k)),
         "router");
     if (k->rc != OK) return;
     CUDA_RUN(k, "router", gate_kernel, grid, GATE_THREADS,

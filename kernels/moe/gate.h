@@ -11,7 +11,7 @@
 enum { GATE_FEW_ROWS = 8 };
 
 /* Whether gate_run takes this linear behind this norm. */
-bool gate_fits(const plain_job *gate, const prepare_task *norm);
+bool gate_fits(kernel_context *k, const plain_job *gate, const prepare_task *norm);
 
 /* norm: the task that makes gate->x; more: tasks that go along, of those that gate_more_fits. words: [rows][n_out], zero
  * before and after. */

@@ -320,7 +320,7 @@ bool gate_pending(kernel_context *k, const plain_job *gate) {
         prepare_task t = w->tasks.tasks[i];
         set_width(&t);
         const bool is_norm = is_of_gate(&t, gate);
-        if (is_norm ? !gate_fits(gate, &t) : !gate_more_fits(gate, &t)) return false;
+        if (is_norm ? !gate_fits(k, gate, &t) : !gate_more_fits(gate, &t)) return false;
         n_norms += is_norm;
     }
     if (n_norms != 1) return false;

@@ -61,7 +61,7 @@ static bool is_for_few(const prepare_args *a, const prepare_task *t) {
     return is_short || (t->kind == PREPARE_ROWS && t->rope == NULL && t->packed == NULL);
 }
 
-/* Whether the launch was made. */
+/* Whether the launch was made, or failed. */
 static bool run_few(kernel_context *k, const prepare_args *a, int rows) {
     int tile_bytes = 0;
     if (rows > PREPARE_FEW_ROWS) return false;
@@ -77,11 +77,13 @@ static bool run_few(kernel_context *k, const prepare_args *a, int rows) {
         return true;
     }
     /* Where a block has less shared memory, as on sm_121, the other form runs. */
-    if (cudaFuncSetAttribute(prepare_few_kernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-            tile_bytes) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return false;
-    }
+    const int room = cuda_of(k)->shared_bytes - (int)sizeof(few_shared);
+    if (tile_bytes > room) return false;
+    k->rc = cuda_check(&k->error, /* always the same: another context may set it meanwhile */
+        cudaFuncSetAttribute(
+            prepare_few_kernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize, room),
+        "row work");
+    if (k->rc != OK) return true;
     CUDA_RUN(
         k, "row work", prepare_few_kernel<true>, grid, PREPARE_THREADS, (size_t)tile_bytes, *a);
     return true;
