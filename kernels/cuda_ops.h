@@ -38,6 +38,7 @@ typedef struct cuda_device {
     int64_t *sums;                 /* of EXL3 runs of few rows: zero between runs */
     int32_t *counters;             /* likewise */
     struct moe_row_link *row_link; /* of the experts of one token */
+    struct moe_few_link *few_link; /* of a few */
     struct cuda_pending *pending;  /* operators held back: kernels/prepare */
     size_t tail_bytes;             /* of the scratch's end, in use by them */
 } cuda_device;

@@ -109,6 +109,10 @@ __device__ __forceinline__ float swiglu_of(float g, float u, float limit, float 
     u = u > limit ? limit : u < -limit ? -limit : u;
     return weight * (g / (1.0f + exp_near(-g)) * u);
 }
+__device__ __forceinline__ float4 swiglu_4(float4 g, float4 u, float limit, float weight) {
+    return make_float4(swiglu_of(g.x, u.x, limit, weight), swiglu_of(g.y, u.y, limit, weight),
+        swiglu_of(g.z, u.z, limit, weight), swiglu_of(g.w, u.w, limit, weight));
+}
 
 /* Small floats of kernels/kv. */
 __device__ __forceinline__ float e4m3_value(uint32_t code) {

@@ -1,7 +1,7 @@
 #include <cstring>
 
 #include "kernels/linear/linear_gpu.h"
-#include "kernels/moe/moe_row.h"
+#include "kernels/moe/moe_few.h"
 #include "kernels/prepare/prepare.h"
 
 /* ---- memory ---- */
@@ -81,6 +81,7 @@ static void cuda_close(kernel_context *k) {
     mem_free(d->kept);
     (void)cudaFree(d->sums);
     (void)cudaFree(d->row_link);
+    (void)cudaFree(d->few_link);
     (void)cudaFree(d->counters);
     (void)cudaFreeHost(d->staging);
     mem_free(d->pending);
@@ -152,8 +153,9 @@ static int cuda_open(kernel_context *k, err *e) {
         d->sums = (int64_t *)cuda_mem_new((size_t)EXL3_GPU_MAX_SUMS * sizeof(int64_t));
         d->counters = (int32_t *)cuda_mem_new((size_t)EXL3_GPU_MAX_COUNTERS * sizeof(int32_t));
         d->row_link = (moe_row_link *)cuda_mem_new(sizeof(moe_row_link));
-        if (d->sums == NULL || d->counters == NULL || d->row_link == NULL)
-            rc = cuda_no_memory(e, "work areas", (size_t)33 << 20);
+        d->few_link = (moe_few_link *)cuda_mem_new(sizeof(moe_few_link));
+        if (d->sums == NULL || d->counters == NULL || d->row_link == NULL || d->few_link == NULL)
+            rc = cuda_no_memory(e, "work areas", (size_t)35 << 20);
     }
     if (rc != OK) {
         cuda_close(k);

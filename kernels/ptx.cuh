@@ -126,6 +126,12 @@ __device__ __forceinline__ uint2 ptx_load_constant_8(const void *p) {
     asm volatile("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
     return v;
 }
+/* threadIdx.x, read here: what is made of it is not kept from elsewhere. */
+__device__ __forceinline__ int ptx_thread() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
 /* True in one thread of a warp; the compiler knows that it is one. */
 __device__ __forceinline__ bool ptx_elect_one() {
     uint32_t is_it;
@@ -152,6 +158,14 @@ __device__ __forceinline__ void ptx_store_shared_16(uint32_t address, uint4 v) {
     asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y),
                  "r"(v.z), "r"(v.w)
                  : "memory");
+}
+__device__ __forceinline__ uint2 ptx_load_shared_8(uint32_t address) {
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address));
+    return v;
+}
+__device__ __forceinline__ void ptx_store_shared_2(uint32_t address, uint32_t v) {
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"((uint16_t)v) : "memory");
 }
 __device__ __forceinline__ uint32_t ptx_load_shared_4(uint32_t address) {
     uint32_t v;

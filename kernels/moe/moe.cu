@@ -1,5 +1,7 @@
 #include "kernels/moe/moe_kernel.cuh"
 
+#include "kernels/moe/moe_few.h"
+
 /* What moe_args.table points to: host memory, freed with the context's slabs'
  * owner. */
 typedef struct moe_table {
@@ -184,6 +186,36 @@ static bool run_row(kernel_context *k, const moe_args *a, const moe_table *t) {
     return is_done || k->rc != OK;
 }
 
+/* A few tokens: no lists either. False: their experts do not suit that form. */
+static bool run_at_once(kernel_context *k, const moe_args *a, const moe_table *t) {
+    const cuda_device *d = cuda_of(k);
+    const size_t pairs = (size_t)a->n_rows * (size_t)(a->n_used + 1);
+    bool is_done = false;
+    if (a->n_rows < 2 || a->n_rows > MOE_FEW_TOKENS || !t->is_packed || d->few_link == NULL ||
+        ((uintptr_t)a->x & 15) != 0 ||
+        pairs * (2 * (size_t)a->n_ff + (size_t)a->d) > EXL3_GPU_MAX_SUMS)
+        return false;
+    moe_few_args f = {};
+    f.experts = t->experts;
+    f.expert = a->expert;
+    f.weight = a->weight;
+    f.x = a->x;
+    f.y = a->out;
+    f.sums = d->sums;
+    f.link = d->few_link;
+    f.n_tokens = a->n_rows;
+    f.n_used = a->n_used;
+    f.n_experts = a->n_experts;
+    f.d = a->d;
+    f.n_ff = a->n_ff;
+    f.has_shared = 1;
+    f.max_k2 = t->max_k2;
+    f.is_bf16 = k->is_bf16;
+    f.limit = a->limit;
+    k->rc = moe_few_run(&f, d->stream, &is_done, &k->error);
+    return is_done || k->rc != OK;
+}
+
 /* Rows of a tile. A stage takes about 840, 1180, 1340 and 1550 cycles with 32 (two blocks an SM), 64, 96 and 128 rows (H200,
  * 2026-12-01), and what is left of an expert behind full tiles of 128 is a tile of the least rows that hold it. With these
  * no other size takes less from a mean of 16 rows on, be all experts alike or their rows as the rank's inverse. */
@@ -344,7 +376,7 @@ void moe_cuda(kernel_context *k, const moe_args *a) {
     p.is_few = fits_few(a, t);
     p.tile_rows = tile_rows(cuda_of(k), a, t);
     p.is_bf16 = k->is_bf16;
-    if (run_row(k, a, t)) return;
+    if (run_row(k, a, t) || run_at_once(k, a, t)) return;
     run_plan(k, &p);
     if (k->rc != OK) return;
     if (p.is_few) {

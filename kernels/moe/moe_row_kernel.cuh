@@ -352,12 +352,9 @@ __device__ __forceinline__ void moe_row_finish_up(
     float4 g = gate.take(units, gate_scale.scale()), u = up.take(units, up_scale.scale());
     g = bf16_near_4_if(is_bf16, exl3_times(exl3_rotate(g, lane), gate_svh));
     u = bf16_near_4_if(is_bf16, exl3_times(exl3_rotate(u, lane), up_svh));
-    float4 h = make_float4(swiglu_of(g.x, u.x, a.limit, w), swiglu_of(g.y, u.y, a.limit, w),
-        swiglu_of(g.z, u.z, a.limit, w), swiglu_of(g.w, u.w, a.limit, w));
-    h = exl3_rotate(exl3_times(bf16_near_4_if(is_bf16, h), suh), lane);
-    moe_row_word *to = a.link->hidden[slot] + at;
-    moe_row_store(to, __float_as_uint(h.x), __float_as_uint(h.y), run);
-    moe_row_store(to + 2, __float_as_uint(h.z), __float_as_uint(h.w), run);
+    moe_row_hand_on(a.link->hidden[slot] + at,
+        exl3_rotate(exl3_times(bf16_near_4_if(is_bf16, swiglu_4(g, u, a.limit, w)), suh), lane),
+        run);
 }
 
 /* The sum over the experts of a block of outputs. All threads. */

@@ -70,5 +70,10 @@ __device__ __forceinline__ void moe_row_store(
     const unsigned long long tag = (unsigned long long)run << 32;
     ptx_store_device_16(to, make_ulonglong2(tag | first, tag | second));
 }
+/* Four values of a lane. */
+__device__ __forceinline__ void moe_row_hand_on(moe_row_word *to, float4 v, uint32_t run) {
+    moe_row_store(to, __float_as_uint(v.x), __float_as_uint(v.y), run);
+    moe_row_store(to + 2, __float_as_uint(v.z), __float_as_uint(v.w), run);
+}
 
 #endif

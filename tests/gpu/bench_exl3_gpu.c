@@ -9,7 +9,7 @@
 
 #include "engine/base/mem.h"
 #include "kernels/exl3/exl3_one.h"
-#include "kernels/moe/moe_row.h"
+#include "kernels/moe/moe_few.h"
 #include "tests/gpu/bench_stream.h"
 #include "tests/gpu/exl3_fixture.h"
 
@@ -306,6 +306,82 @@ static void bench_row(int width, int k2, int n, int has_shared) {
     fflush(stdout);
 }
 
+/* ---- experts of a few tokens, the form without lists ---- */
+
+typedef struct few_bench {
+    moe_few_args calls[CALLS];
+    int is_refused;
+} few_bench;
+
+static void few_body(void *ctx, int call, cudaStream_t s) {
+    few_bench *b = ctx;
+    err e = ERR_INIT;
+    bool is_done = false;
+    if (moe_few_run(&b->calls[call], s, &is_done, &e) != OK) device_ok(cudaErrorUnknown, e.msg);
+    b->is_refused |= !is_done;
+}
+
+/* The picks of expert_call_init, experts numbered as they come. */
+static int few_call_init(moe_few_args *a, int n_tokens, uint32_t seed) {
+    static int rows[MAX_PAIRS][MAX_TOKENS + 1];
+    static moe_expert table[MAX_PAIRS + 1];
+    static float x[MAX_TOKENS * HIDDEN];
+    int expert[MAX_PAIRS], n_of[MAX_TOKENS] = {0};
+    float weight[MAX_PAIRS];
+    const int n = pick(n_tokens, seed, rows);
+    for (int i = 0; i < n; i++) {
+        table[i].w1.packed = matrix_new(HIDDEN, a->n_ff, a->max_k2);
+        table[i].w3.packed = matrix_new(HIDDEN, a->n_ff, a->max_k2);
+        table[i].w2.packed = matrix_new(a->n_ff, HIDDEN, a->max_k2);
+        for (int r = 1; r <= rows[i][0]; r++)
+            expert[rows[i][r] * CHOICES + n_of[rows[i][r]]++] = i;
+    }
+    for (int i = 0; i < MAX_PAIRS; i++)
+        weight[i] = 0.25f;
+    fixture_values(x, MAX_TOKENS * HIDDEN, seed);
+    moe_expert *experts = device_new(sizeof table);
+    int *device_expert = device_new(sizeof expert);
+    float *device_weight = device_new(sizeof weight), *device_x = device_new(sizeof x);
+    device_put(experts, table, sizeof table);
+    device_put(device_expert, expert, sizeof(int) * (size_t)(n_tokens * CHOICES));
+    device_put(device_weight, weight, sizeof weight);
+    device_put(device_x, x, sizeof x);
+    a->experts = experts;
+    a->expert = device_expert;
+    a->weight = device_weight;
+    a->x = device_x;
+    a->y = device_new(sizeof x);
+    a->sums = device_new(sizeof(int64_t) * MAX_PAIRS * (size_t)(HIDDEN + 2 * a->n_ff));
+    a->n_experts = n;
+    return n;
+}
+
+static void bench_few(int width, int k2, int n_tokens) {
+    static few_bench b;
+    double n_experts = 0;
+    b.is_refused = 0;
+    moe_few_link *link = device_new(sizeof *link);
+    for (int c = 0; c < CALLS; c++) {
+        b.calls[c] = (moe_few_args){.link = link,
+            .n_tokens = n_tokens,
+            .n_used = CHOICES,
+            .d = HIDDEN,
+            .n_ff = width,
+            .max_k2 = k2,
+            .limit = 10.f};
+        n_experts +=
+            few_call_init(&b.calls[c], n_tokens, 1000u * (uint32_t)c + (uint32_t)n_tokens) /
+            (double)CALLS;
+    }
+    const timing t = time_calls(few_body, &b);
+    const double bytes = n_experts * 3 * (double)exl3_trellis_bytes(HIDDEN, width, k2);
+    printf("experts of %d tokens at once K=%.1f width %4d (%.1f experts): %7.1f us [%.1f .. "
+           "%.1f]  %.0f GB/s%s\n",
+        n_tokens, k2 / 2.0, width, n_experts, t.median, t.low, t.high, bytes / t.median / 1e3,
+        b.is_refused ? "  NOT RUN" : "");
+    fflush(stdout);
+}
+
 /* ---- single linears ---- */
 
 typedef struct linear_bench {
@@ -393,6 +469,10 @@ int main(void) {
     bench_row(1152, 6, CHOICES, 0);
     bench_row(2304, 4, CHOICES, 0);
     bench_row(1152, 6, CHOICES + 1, 1);
+    bench_few(2304, 6, 8);
+    bench_few(1152, 6, 8);
+    bench_few(1152, 6, 6);
+    bench_few(1152, 6, 4);
     bench_experts(2304, 6, 1);
     bench_experts(1152, 6, 1);
     bench_experts(2304, 4, 1);

@@ -1,5 +1,5 @@
 /* Experts of few rows on the GPU: within rounding of exp of the CPU, bit-stable against the company a row is in, and those
- * of one token in one launch with the bits of the form with lists. */
+ * of one token and of a few in one launch with the bits of the form with lists. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 
 #include "engine/base/mem.h"
 #include "kernels/half.h"
-#include "kernels/moe/moe_row.h"
+#include "kernels/moe/moe_few.h"
 #include "kernels/vec/vec.h"
 #include "tests/gpu/exl3_fixture.h"
 
@@ -192,6 +192,52 @@ static void gpu_row(const expert_set *s, int t, float *y) {
         device_free(used[i]);
 }
 
+static moe_few_link *few_link; /* likewise */
+
+/* The device's answer for tokens t0 .. t0 + n - 1 in the form for a few. */
+static void gpu_few(const expert_set *s, int t0, int n, float *y) {
+    const size_t pairs = (size_t)(n * CHOICES), bytes = sizeof(float) * (size_t)(n * D);
+    moe_expert table[EXPERTS] = {0};
+    for (int k = 0; k < EXPERTS; k++) {
+        table[k].w1.packed = s->gate[k].device;
+        table[k].w3.packed = s->up[k].device;
+        table[k].w2.packed = s->down[k].device;
+    }
+    moe_expert *experts = device_new(sizeof table);
+    int *pick = device_new(pairs * sizeof(int));
+    float *weight = device_new(pairs * sizeof(float)), *x = device_new(bytes);
+    device_put(experts, table, sizeof table);
+    device_put(pick, s->pick[t0], pairs * sizeof(int));
+    device_put(weight, s->weight[t0], pairs * sizeof(float));
+    device_put(x, s->x + t0 * D, bytes);
+    moe_few_args a = {.experts = experts,
+        .expert = pick,
+        .weight = weight,
+        .x = x,
+        .y = device_new(bytes),
+        .sums = device_new(sizeof(int64_t) * pairs * (D + 2 * WIDTH)),
+        .link = few_link,
+        .n_tokens = n,
+        .n_used = CHOICES,
+        .n_experts = EXPERTS,
+        .d = D,
+        .n_ff = WIDTH,
+        .max_k2 = 12,
+        .limit = LIMIT};
+    for (int turn = 0; turn < 3; turn++) { /* sums must be left clean */
+        err e = ERR_INIT;
+        bool is_done = false;
+        device_ok(cudaMemset(a.y, 0xff, bytes), "poison");
+        assert_int_equal(moe_few_run(&a, NULL, &is_done, &e), OK);
+        assert_true(is_done);
+        device_ok(cudaDeviceSynchronize(), "experts of a few rows");
+    }
+    device_get(y, a.y, bytes);
+    void *used[] = {experts, pick, weight, x, a.y, a.sums};
+    for (size_t i = 0; i < sizeof used / sizeof *used; i++)
+        device_free(used[i]);
+}
+
 static int by_number(const void *a, const void *b) {
     return *(const int *)a - *(const int *)b;
 }
@@ -203,7 +249,7 @@ static bool is_picked(const int *pick, int n, int k) {
     return false;
 }
 
-/* The form for one token needs a block for every part of a matrix and large shared memory: not on GB10. */
+/* The forms without lists need a block for every part of a matrix and large shared memory: not on GB10. */
 static bool has_row_form(void) {
     int n_sms = 0, bytes = 0;
     device_ok(cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, 0), "processors");
@@ -215,6 +261,7 @@ static void test_experts(void **state) {
     (void)state;
     static expert_set s;
     row_link = device_new(sizeof *row_link);
+    few_link = device_new(sizeof *few_link);
     for (int k = 0; k < EXPERTS; k++) {
         static const int rates[] = {4, 6, 6, 10, 8, 12, 5};
         const int k2 = rates[k % 7], in[3] = {D, WIDTH, k2},
@@ -232,11 +279,18 @@ static void test_experts(void **state) {
                 s.pick[t][c] = (s.pick[t][c] + 2) % EXPERTS;
             s.weight[t][c] = 0.2f + 0.1f * (float)c;
         }
-        /* The form for one token adds experts in ascending order. */
+        /* The forms without lists add experts in ascending order. */
         qsort(s.pick[t], CHOICES, sizeof s.pick[t][0], by_number);
     }
     static float together[TOKENS * D], alone[D], row[D], want[D];
     gpu_tokens(&s, 0, TOKENS, together);
+    for (int n = 1; n <= TOKENS && has_row_form(); n++) {
+        static float few[TOKENS * D];
+        for (int t = 0; t + n <= TOKENS; t += n) {
+            gpu_few(&s, t, n, few);
+            assert_memory_equal(few, together + t * D, sizeof(float) * (size_t)(n * D));
+        }
+    }
     for (int t = 0; t < TOKENS; t++) {
         gpu_tokens(&s, t, 1, alone);
         assert_memory_equal(alone, together + t * D, sizeof alone);

@@ -1,4 +1,4 @@
-/* Experts of many rows: the CUDA back end against the CPU's, bit for bit with packed experts (exact sums, the same order of
+/* Experts of few and many rows: the CUDA back end against the CPU's, bit for bit with packed experts (exact sums, the same order of
  * everything else), and against itself with the rows in other company: plans by one block and by a cluster, tiles of all
  * lengths, operands by groups. */
 #include <math.h>
@@ -166,6 +166,11 @@ static void test_packed(void **state) {
     static const moe_case cases[] = {{33, 5, 2, 128, 128, 1, 0}, {75, 12, 6, 256, 384, 1, 1},
         {341, 12, 6, 256, 384, 1, 0}, {700, 12, 6, 256, 384, 1, 1}, {1300, 14, 3, 640, 128, 1, 1},
         {90, 4, 2, 1152, 2304, 1, 1}, {40, 4, 2, 5248, 128, 1, 0}, {40, 4, 2, 128, 2688, 1, 1}};
+    /* without lists where the device allows it: seven tokens, the largest sizes, experts that all share, one expert each */
+    static const moe_case few[] = {{8, 14, 6, 256, 384, 1, 0}, {8, 12, 6, 5120, 1152, 1, 1},
+        {7, 7, 6, 640, 2304, 1, 1}, {5, 9, 1, 128, 128, 1, 0}, {3, 5, 3, 5120, 2304, 1, 1}};
+    for (size_t i = 0; i < sizeof few / sizeof *few; i++)
+        run_case(&few[i]);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run_case(&cases[i]);
 }
