@@ -3,9 +3,9 @@
 
 static_assert(sizeof(gate_args) <= 4096, "the size of kernel parameters");
 
-/* Dynamic shared memory of a block at most. */
+/* Dynamic shared memory of a block at most; what is static is rounded up. */
 static int room(kernel_context *k) {
-    return cuda_of(k)->shared_bytes - (int)sizeof(gate_shared);
+    return cuda_of(k)->shared_bytes - (int)sizeof(gate_shared) - 1024;
 }
 
 bool gate_fits(kernel_context *k, const plain_job *gate, const prepare_task *norm) {

@@ -76,8 +76,8 @@ static bool run_few(kernel_context *k, const prepare_args *a, int rows) {
         CUDA_RUN(k, "row work", prepare_few_kernel<false>, grid, PREPARE_THREADS, 0, *a);
         return true;
     }
-    /* Where a block has less shared memory, as on sm_121, the other form runs. */
-    const int room = cuda_of(k)->shared_bytes - (int)sizeof(few_shared);
+    /* Where a block has less shared memory, as on sm_121, the other form runs. What is static is rounded up. */
+    const int room = cuda_of(k)->shared_bytes - (int)sizeof(few_shared) - 1024;
     if (tile_bytes > room) return false;
     k->rc = cuda_check(&k->error, /* always the same: another context may set it meanwhile */
         cudaFuncSetAttribute(
