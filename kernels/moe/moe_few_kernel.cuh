@@ -10,7 +10,7 @@
  *
  * On an H200 (2026-12-01) six tokens with 36 experts of 3 bits, half width, take 136 us, 181 with plan, rotation and lists:
  * 4 to the plan, 5 to the operands, 77 gate and up, 7 from the last sum to the operand of down, 39 down, 4 for its end, at
- * 1.82 GHz, which is what the power allows. The loop is bound by instruction issue.
+ * 1.82 GHz. The loop is bound by instruction issue.
  */
 #ifndef TANDEM_KERNELS_MOE_MOE_FEW_KERNEL_CUH
 #define TANDEM_KERNELS_MOE_MOE_FEW_KERNEL_CUH
