@@ -270,6 +270,14 @@ static size_t packed_bytes(int in, int cap) {
     return ((size_t)in * (size_t)cap * 2 + (size_t)cap * sizeof(exl3_gpu_scale) + 511) / 256 * 256;
 }
 
+/* Whether job i reads the rows of the packed one before it. */
+static bool is_shared_row(const linear_args *a, int i) {
+    int before = i - 1;
+    while (before >= 0 && !is_trellis(a->jobs[before].weight))
+        before--;
+    return before >= 0 && a->jobs[before].x == a->jobs[i].x;
+}
+
 /* Whether the rows of j can be made from what is held: from one task, or from none of them. */
 static bool can_feed(const cuda_pending *w, const linear_args *a, int i) {
     const linear_job *j = &a->jobs[i];
@@ -278,13 +286,13 @@ static bool can_feed(const cuda_pending *w, const linear_args *a, int i) {
         const prepare_task *task = &w->tasks.tasks[t];
         if (!lies_in(j->x, task)) continue;
         /* Rows made in place are read by one block only, for neighbouring jobs. */
-        const bool is_shared = i > 0 && a->jobs[i - 1].x == j->x;
-        return feeds(task, j) && (!is_in_place(task) || !is_shared || ranges_of(j) == 1);
+        return feeds(task, j) && (!is_in_place(task) || !is_shared_row(a, i) || ranges_of(j) == 1);
     }
     return true;
 }
 
-/* Whether one launch can make everything that is held and all operands of a run. */
+/* Whether one launch can make everything that is held and all operands of a run. Plain matrices come behind it and read
+ * what it left. */
 static bool can_fuse(kernel_context *k, const linear_args *a) {
     const cuda_pending *w = cuda_of(k)->pending;
     int n = 0, covered = 0;
@@ -292,10 +300,10 @@ static bool can_fuse(kernel_context *k, const linear_args *a) {
     if (w->has_expand || w->has_mix || w->has_rope || w->has_gate) return false;
     for (int i = 0; i < a->n_jobs; i++) {
         const linear_job *j = &a->jobs[i];
-        if (j->n_rows == 0) continue;
+        if (j->n_rows == 0 || !is_trellis(j->weight)) continue;
         const bool is_few = j->n_rows <= LINEAR_FEW_ROWS;
-        if (!is_trellis(j->weight) || is_few != (a->jobs[0].n_rows <= LINEAR_FEW_ROWS) ||
-            j->x_stride % 4 != 0 || !can_feed(w, a, i))
+        if (is_few != (a->jobs[0].n_rows <= LINEAR_FEW_ROWS) || j->x_stride % 4 != 0 ||
+            !can_feed(w, a, i))
             return false;
         n += ranges_of(j);
         bytes += (size_t)ranges_of(j) * packed_bytes(j->weight->n_in, row_cap(j->n_rows, false));
@@ -613,7 +621,6 @@ void linear_cuda(kernel_context *k, const linear_args *a) {
     if (hold_gate(k, a)) return;
     if (!can_fuse(k, a)) cuda_settle(k);
     if (k->rc != OK) return;
-    run_plain(k, a);
     const size_t tail = cuda_of(k)->tail_bytes;
     pending_take(k, &s.held, &s.attn, &s.has_attn);
     cuda_of(k)->tail_bytes = tail; /* until the launch that reads it is made */
@@ -622,4 +629,5 @@ void linear_cuda(kernel_context *k, const linear_args *a) {
     run_packed(k, a, &s, true);
     run_packed(k, a, &s, false);
     cuda_of(k)->tail_bytes = 0;
+    run_plain(k, a);
 }
