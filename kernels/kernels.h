@@ -79,11 +79,11 @@ typedef struct kernels {
     void (*mhc_expand)(kernel_context *k, const mhc_expand_args *a);
     void (*mhc_mean)(kernel_context *k, const mhc_mean_args *a);
     void (*kv_pack)(kernel_context *k, const kv_pack_args *a);
-    void (*kv_unpack)(kernel_context *k, const kv_unpack_args *a);
     void (*kv_ring_write)(kernel_context *k, const kv_ring_write_args *a);
     void (*kv_page_write)(kernel_context *k, const kv_page_write_args *a);
     void (*compress_pair)(kernel_context *k, const compress_args *a);
     void (*compress_tail_write)(kernel_context *k, const compress_args *a);
+    void (*index_queries)(kernel_context *k, const index_queries_args *a);
     void (*indexer)(kernel_context *k, const indexer_args *a);
     void (*attn)(kernel_context *k, const attn_args *a);
     void (*router)(kernel_context *k, const router_args *a);

@@ -273,8 +273,8 @@ static size_t cuda_scratch_bytes(const kernel_limits *l) {
     X(lookup)                                                                                      \
     X(rope_table)                                                                                  \
     X(mhc_mean)                                                                                    \
-    X(kv_unpack)                                                                                   \
     X(kv_page_write)                                                                               \
+    X(index_queries)                                                                               \
     X(indexer)                                                                                     \
     X(moe)                                                                                         \
     X(engram_decode)                                                                               \

@@ -202,13 +202,10 @@ static void select_rows(model *m, int i, const row_lists *l) {
     const model_config *c = &m->config;
     const layer_plan *plan = &c->layers[i];
     buffers *b = &m->b;
-    int n = l->rows.n * c->n_index_heads;
     size_t row = kv_row_bytes(m->key_format, c->d_index);
-    rope(m, b->index_q, b->rope_b, (int[3]){l->rows.n, c->n_index_heads, c->d_index}, false);
-    m->ops->kv_pack(&m->k, &(kv_pack_args){m->key_format, b->index_q, (size_t)c->d_index,
-                               b->index_rows, row, n, c->d_index});
-    m->ops->kv_unpack(
-        &m->k, &(kv_unpack_args){m->key_format, b->index_rows, row, b->index_q, n, c->d_index});
+    m->ops->index_queries(
+        &m->k, &(index_queries_args){b->index_q, b->rope_b, m->key_format, b->index_rows, row,
+                   l->rows.n, c->n_index_heads, c->d_index, c->d_rope});
     int i_source = c->layers[plan->kv_source].i_kv_source;
     indexer_args a = {.q = b->index_q,
         .packed = m->key_format == KV_KEY ? b->index_rows : NULL,
@@ -323,14 +320,15 @@ void attention_run(model *m, int i, const block_pass *p) {
         make_latents(m, i, p->lists, g.n);
     }
     project_queries(m, i, n, g.n);
-    rope(m, b->q, table, (int[3]){n, m->part.n_heads, c->d_head}, false);
-    give(m, p, i, "q", m->part.n_heads * c->d_head, b->q);
     if (plan->i_kv_source >= 0) {
         store_groups(m, i, &g);
     }
     if (plan->i_index_source >= 0) {
         select_rows(m, i, p->lists);
     }
+    /* Next to attention, which may do it as it reads the queries. */
+    rope(m, b->q, table, (int[3]){n, m->part.n_heads, c->d_head}, false);
+    give(m, p, i, "q", m->part.n_heads * c->d_head, b->q);
     attend(m, i, p);
     rope(m, b->o, table, (int[3]){n, m->part.n_heads, c->d_head}, true);
     project_output(m, i, n);

@@ -14,8 +14,19 @@
 
 #include "kernels/kv/kv.h"
 
+/* Index queries: x is rotated, then packed, and then holds what the packed rows hold. */
+typedef struct index_queries_args {
+    float *x;           /* [n_rows][n_heads * d] */
+    const float *table; /* rotation, [n_rows][d_rope] */
+    kv_format format;
+    uint8_t *packed; /* [n_rows * n_heads][packed_bytes] */
+    size_t packed_bytes;
+    int n_rows, n_heads, d, d_rope;
+} index_queries_args;
+void index_queries_run(kernel_context *k, const index_queries_args *a);
+
 typedef struct indexer_args {
-    const float *q; /* [n][n_heads * d], rotated and quantized */
+    const float *q; /* [n][n_heads * d], of index_queries */
     /* The same as KV_KEY rows [n * n_heads][packed_bytes], or NULL; a back end may read these instead. */
     const uint8_t *packed;
     size_t packed_bytes;

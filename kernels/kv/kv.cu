@@ -21,11 +21,6 @@ void kv_pack_cuda(kernel_context *k, const kv_pack_args *a) {
     }
 }
 
-void kv_unpack_cuda(kernel_context *k, const kv_unpack_args *a) {
-    if (k->rc != OK || a->n == 0) return;
-    CUDA_RUN(k, "kv unpack", kv_unpack_kernel, blocks_of(a->n), KV_ROWS_OF_BLOCK * 32, 0, *a);
-}
-
 void kv_ring_write_cuda(kernel_context *k, const kv_ring_write_args *a) {
     if (k->rc != OK || a->batch.n == 0) return;
     CUDA_RUN(k, "kv ring write", kv_ring_write_kernel, (unsigned)a->batch.n, 128, 0, *a);

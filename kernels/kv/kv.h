@@ -80,15 +80,6 @@ typedef struct kv_pack_args {
 /* Packs n rows one after another. */
 void kv_pack_run(kernel_context *k, const kv_pack_args *a);
 
-typedef struct kv_unpack_args {
-    kv_format format;
-    const uint8_t *rows;
-    size_t row_bytes;
-    float *x; /* [n][d] */
-    int n, d;
-} kv_unpack_args;
-void kv_unpack_run(kernel_context *k, const kv_unpack_args *a);
-
 /* Copies packed step rows into the rings: the last cap rows of every span. */
 typedef struct kv_ring_write_args {
     kv_ring ring;

@@ -15,19 +15,6 @@ void kv_pack_run(kernel_context *k, const kv_pack_args *a) {
     rows_run(k, a->n, (size_t)a->d * 8, pack_rows, a);
 }
 
-static void unpack_rows(const void *args, int first, int n, int i_thread) {
-    const kv_unpack_args *a = args;
-    (void)i_thread;
-    for (int i = first; i < first + n; i++) {
-        kv_unpack(
-            a->format, a->rows + (size_t)i * a->row_bytes, a->d, a->x + (size_t)i * (size_t)a->d);
-    }
-}
-
-void kv_unpack_run(kernel_context *k, const kv_unpack_args *a) {
-    rows_run(k, a->n, (size_t)a->d * 2, unpack_rows, a);
-}
-
 void kv_ring_write_run(kernel_context *k, const kv_ring_write_args *a) {
     if (k->rc != OK) {
         return;

@@ -77,14 +77,22 @@ __device__ __forceinline__ void kv_pack_row(kv_format f, const float *x, int d, 
     }
 }
 
+/* Code of E4M3 or E2M1, and the value it stands for. */
+__device__ __forceinline__ uint32_t kv_code(bool is_e4m3, float v) {
+    return is_e4m3 ? e4m3_code(clamp_of(v, 448.0f)) : e2m1_code(clamp_of(v, 6.0f));
+}
+__device__ __forceinline__ float kv_code_value(bool is_e4m3, uint32_t code) {
+    return is_e4m3 ? e4m3_value(code) : e2m1_value(code);
+}
+
 /* The same for a row that lies in registers: four neighbouring values at .. at + 3 a lane, at = 4 lane
- * mod 128; all lanes of a warp. */
-__device__ __forceinline__ void kv_pack_four(kv_format f, float4 v, int at, int d, uint8_t *row) {
+ * mod 128; all lanes of a warp. Returns the values that the row holds then. */
+__device__ __forceinline__ float4 kv_pack_four(kv_format f, float4 v, int at, int d, uint8_t *row) {
     const float x[4] = {v.x, v.y, v.z, v.w};
     if (f == KV_FLOAT) {
         for (int i = 0; i < 4 && at < d; i++)
             ((float *)row)[at + i] = x[i];
-        return;
+        return v;
     }
     const int block = f == KV_WINDOW || f == KV_KEY ? 32 : 16;
     const float floor = f == KV_WINDOW ? 1e-4f : 6.0f * (f == KV_KEY ? 0x1p-126f : 0x1p-9f);
@@ -92,25 +100,28 @@ __device__ __forceinline__ void kv_pack_four(kv_format f, float4 v, int at, int 
     most = fmaxf(most, floor);
     for (int m = block / 8; m > 0; m >>= 1)
         most = fmaxf(most, __shfl_xor_sync(~0u, most, m));
-    if (at >= d) return;
+    if (at >= d) return v;
     const bool is_window = f == KV_WINDOW;
     uint32_t scale, codes = 0;
-    float w[4]; /* values in units of the scale; for a power of two the product is the quotient */
+    float s, w[4]; /* w: in units of the scale; for a power of two the product is the quotient */
     if (block == 32) {
         scale = ceil_power_code(most * (is_window ? (float)(1.0 / 448.0) : (float)(1.0 / 6.0)));
         const float inverse = ue8m0_value(254 - scale);
+        s = ue8m0_value(scale);
         for (int i = 0; i < 4; i++)
             w[i] = x[i] * inverse;
     } else {
         scale = e4m3_code(most / 6.0f);
-        const float s = e4m3_value(scale);
+        s = e4m3_value(scale);
         for (int i = 0; i < 4; i++)
             w[i] = x[i] / s;
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        codes |= is_window ? e4m3_code(clamp_of(w[i], 448.0f)) << 8 * i
-                           : e2m1_code(clamp_of(w[i], 6.0f)) << 4 * i;
+    for (int i = 0; i < 4; i++) {
+        const uint32_t code = kv_code(is_window, w[i]);
+        codes |= code << (is_window ? 8 : 4) * i;
+        w[i] = kv_code_value(is_window, code) * s;
+    }
     const int bytes = is_window ? 4 : 2;
     uint8_t *to = row + at / 4 * bytes;
     if (is_window && ((uintptr_t)to & 3) == 0) {
@@ -120,6 +131,7 @@ __device__ __forceinline__ void kv_pack_four(kv_format f, float4 v, int at, int 
             to[i] = (uint8_t)(codes >> 8 * i);
     }
     if (at % block == 0) row[d / 4 * bytes + at / block] = (uint8_t)scale;
+    return make_float4(w[0], w[1], w[2], w[3]);
 }
 
 /* Value i of a packed row. */

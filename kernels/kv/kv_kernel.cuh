@@ -1,4 +1,4 @@
-/* Packing, unpacking and storing of cache rows: a warp a row where rows can be read four values at a time,
+/* Packing and storing of cache rows: a warp a row where rows can be read four values at a time,
  * else a block. */
 #ifndef TANDEM_KERNELS_KV_KV_KERNEL_CUH
 #define TANDEM_KERNELS_KV_KV_KERNEL_CUH
@@ -21,20 +21,6 @@ __global__ void __launch_bounds__(KV_ROWS_OF_BLOCK * 32) kv_pack_wide_kernel(kv_
         const float4 v =
             at < a.d ? __ldcg((const float4 *)(x + at)) : make_float4(0.f, 0.f, 0.f, 0.f);
         kv_pack_four(a.format, v, at, a.d, a.rows + i * a.row_bytes);
-    }
-}
-
-__global__ void __launch_bounds__(KV_ROWS_OF_BLOCK * 32) kv_unpack_kernel(kv_unpack_args a) {
-    kernel_begin();
-    const int i = blockIdx.x * KV_ROWS_OF_BLOCK + (threadIdx.x >> 5);
-    if (i >= a.n) return;
-    const uint8_t *row = a.rows + i * a.row_bytes;
-    float *x = a.x + (size_t)i * a.d;
-    const bool is_wide = ((uintptr_t)x & 15) == 0 && a.format != KV_FLOAT;
-    for (int at = (threadIdx.x & 31) * 4; at < a.d; at += 128) {
-        if (is_wide) *(float4 *)(x + at) = kv_value4(a.format, row, a.d, at);
-        for (int c = 0; c < 4 && !is_wide; c++)
-            x[at + c] = kv_value(a.format, row, a.d, at + c);
     }
 }
 

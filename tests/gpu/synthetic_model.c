@@ -431,9 +431,9 @@ static void span_end(kernel_context *k, int i) {
     X(mhc_expand)                                                                                  \
     X(mhc_mean)                                                                                    \
     X(kv_pack)                                                                                     \
-    X(kv_unpack)                                                                                   \
     X(kv_ring_write)                                                                               \
     X(kv_page_write)                                                                               \
+    X(index_queries)                                                                               \
     X(indexer) X(attn) X(router) X(moe) X(engram_decode) X(engram_gate) X(finite) X(join)
 #define NUMBER(name) AT_##name,
 enum { EACH_OPERATOR(NUMBER) N_TIMED };

@@ -542,8 +542,7 @@ static void test_gate(void **state) {
 static void check_pack(kv_format format, int d, size_t row_bytes, size_t x_offset) {
     enum { ROWS = 37 };
     const size_t n_x = (size_t)(ROWS * d), n_rows = ROWS * row_bytes;
-    float *x = random_floats(n_x, 3), *back = mem_array(n_x, sizeof(float));
-    float *want_back = mem_array(n_x, sizeof(float));
+    float *x = random_floats(n_x, 3);
     uint8_t *want = mem_alloc(n_rows), *got = mem_alloc(n_rows);
     memset(want, 0x5a, n_rows);
     x[5] = 0, x[d] = 1e30f;
@@ -551,14 +550,10 @@ static void check_pack(kv_format format, int d, size_t row_bytes, size_t x_offse
     uint8_t *g_rows = cuda->mem_new(n_rows);
     cuda->copy(&device, g_x, x, n_x * sizeof(float));
     cuda->copy(&device, g_rows, want, n_rows);
-    for (int i = 0; i < ROWS; i++) {
+    for (int i = 0; i < ROWS; i++)
         kv_pack(format, x + i * d, d, want + (size_t)i * row_bytes);
-        kv_unpack(format, want + (size_t)i * row_bytes, d, want_back + i * d);
-    }
     cuda->kv_pack(&device, &(kv_pack_args){format, g_x, (size_t)d, g_rows, row_bytes, ROWS, d});
-    cuda->kv_unpack(&device, &(kv_unpack_args){format, g_rows, row_bytes, g_x, ROWS, d});
     cuda->fetch(&device, got, g_rows, n_rows);
-    cuda->fetch(&device, back, g_x, n_x * sizeof(float));
     cuda->wait(&device);
     if (device.rc != OK) fail_msg("%s", device.error.msg);
     for (size_t i = 0; i < n_rows; i++) {
@@ -566,14 +561,65 @@ static void check_pack(kv_format format, int d, size_t row_bytes, size_t x_offse
             fail_msg("format %d, %d values: byte %zu of row %zu is %02x, expected %02x", format, d,
                 i % row_bytes, i / row_bytes, got[i], want[i]);
     }
-    for (size_t i = 0; i < n_x; i++) {
-        if (memcmp(&back[i], &want_back[i], sizeof(float)) != 0)
-            fail_msg("format %d, %d values: value %zu is %.9g, expected %.9g", format, d, i,
-                (double)back[i], (double)want_back[i]);
-    }
     cuda->mem_free(g_x - x_offset);
     cuda->mem_free(g_rows);
-    mem_free(x), mem_free(back), mem_free(want_back), mem_free(want), mem_free(got);
+    mem_free(x), mem_free(want), mem_free(got);
+}
+
+/* ---- index queries ---- */
+
+/* Rotated, packed and read back, against the CPU's bits. */
+static void check_queries(kv_format format, int d, int d_rope, bool is_bf16) {
+    enum { ROWS = 3, QUERIES = 5 };
+    const size_t n_x = (size_t)(ROWS * QUERIES * d), n_table = (size_t)(ROWS * d_rope);
+    const size_t row = kv_row_bytes(format, d), n_packed = ROWS * QUERIES * row;
+    float *x = random_floats(n_x, 3), *table = random_floats(n_table, 1);
+    float *back = mem_array(n_x, sizeof(float));
+    uint8_t *want = mem_alloc(n_packed), *got = mem_alloc(n_packed);
+    x[5] = 0, x[d] = 1e30f;
+    kernel_context plain = {.is_bf16 = is_bf16};
+    index_queries_args a = {
+        NULL, NULL, format, cuda->mem_new(n_packed), row, ROWS, QUERIES, d, d_rope};
+    float *g_x = cuda->mem_new(n_x * sizeof(float)),
+          *g_table = cuda->mem_new(n_table * sizeof(float));
+    cuda->copy(&device, g_x, x, n_x * sizeof(float));
+    cuda->copy(&device, g_table, table, n_table * sizeof(float));
+    a.x = g_x, a.table = g_table;
+    device.is_bf16 = is_bf16;
+    cuda->index_queries(&device, &a);
+    cuda->fetch(&device, got, a.packed, n_packed);
+    cuda->fetch(&device, back, g_x, n_x * sizeof(float));
+    cuda->wait(&device);
+    device.is_bf16 = false;
+    if (device.rc != OK) fail_msg("%s", device.error.msg);
+    cuda->mem_free(a.packed);
+    a.x = x, a.table = table, a.packed = want;
+    kernels_cpu()->index_queries(&plain, &a);
+    for (size_t i = 0; i < n_packed; i++) {
+        if (got[i] != want[i])
+            fail_msg(
+                "queries of format %d, %d of %d rotated: byte %zu of row %zu is %02x, expected "
+                "%02x",
+                format, d_rope, d, i % row, i / row, got[i], want[i]);
+    }
+    for (size_t i = 0; i < n_x; i++) {
+        if (memcmp(&back[i], &x[i], sizeof(float)) != 0)
+            fail_msg("queries of format %d, %d of %d rotated: value %zu is %.9g, expected %.9g",
+                format, d_rope, d, i, (double)back[i], (double)x[i]);
+    }
+    cuda->mem_free(g_x), cuda->mem_free(g_table);
+    mem_free(x), mem_free(table), mem_free(back), mem_free(want), mem_free(got);
+}
+
+static void test_queries(void **state) {
+    (void)state;
+    for (int f = KV_FLOAT; f <= KV_KEY; f++)
+        for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
+            check_queries((kv_format)f, 32, 6, is_bf16 != 0);
+            check_queries((kv_format)f, 96, 32, is_bf16 != 0);
+            check_queries((kv_format)f, 128, 64, is_bf16 != 0);
+            check_queries((kv_format)f, 256, 256, is_bf16 != 0);
+        }
 }
 
 static void test_pack(void **state) {
@@ -602,6 +648,6 @@ int main(void) {
     device.scratch = cuda->mem_new(device.scratch_bytes);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_streams_alone),
         cmocka_unit_test(test_short_alone), cmocka_unit_test(test_heads),
-        cmocka_unit_test(test_gate), cmocka_unit_test(test_pack)};
+        cmocka_unit_test(test_gate), cmocka_unit_test(test_pack), cmocka_unit_test(test_queries)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
