@@ -1,4 +1,4 @@
-/* Rows of a plain table. One block a row; bound by memory. */
+/* Rows of a plain table. Values of a thread are on their way at once; bound by memory. */
 #ifndef TANDEM_KERNELS_EMBED_EMBED_KERNEL_CUH
 #define TANDEM_KERNELS_EMBED_EMBED_KERNEL_CUH
 
@@ -11,18 +11,25 @@ __device__ __forceinline__ float table_value(const linear_weight &t, int32_t row
                                 : bf16_value(((const uint16_t *)t.data)[at]);
 }
 
-/* args.table is host memory: the table travels by value beside it. */
+constexpr int EMBED_HELD = 4;
+
+/* args.table is host memory: the table travels by value beside it. Grid: rows, EMBED_HELD values a thread. */
 __global__ void __launch_bounds__(DEVICE_BLOCK)
     embed_kernel(embed_args a, linear_weight table, bool is_bf16) {
     kernel_begin();
     const int r = blockIdx.x, d = table.n_in, s = a.n_streams;
-    float *h = a.h + (size_t)r * s * d;
-    for (int i = threadIdx.x; i < d; i += DEVICE_BLOCK) {
-        const float v = bf16_near_if(is_bf16, table_value(table, a.token[r], i));
-        for (int t = 0; t < s; t++)
-            h[(size_t)t * d + i] = v;
-    }
-    if ((int)threadIdx.x < s) a.pre[(size_t)r * s + threadIdx.x] = threadIdx.x == 0 ? 1.f : 0.f;
+    const int first = blockIdx.y * EMBED_HELD * DEVICE_BLOCK + threadIdx.x;
+    const int32_t token = a.token[r];
+    float *h = a.h + (size_t)r * s * d, v[EMBED_HELD];
+#pragma unroll
+    for (int i = 0; i < EMBED_HELD; i++)
+        if (first + i * DEVICE_BLOCK < d)
+            v[i] = bf16_near_if(is_bf16, table_value(table, token, first + i * DEVICE_BLOCK));
+#pragma unroll
+    for (int i = 0; i < EMBED_HELD; i++)
+        for (int t = 0; t < s && first + i * DEVICE_BLOCK < d; t++)
+            h[(size_t)t * d + first + i * DEVICE_BLOCK] = v[i];
+    if (first < s) a.pre[(size_t)r * s + first] = first == 0 ? 1.f : 0.f;
 }
 
 __global__ void __launch_bounds__(DEVICE_BLOCK) lookup_kernel(lookup_args a, linear_weight table) {
