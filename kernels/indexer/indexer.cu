@@ -124,7 +124,8 @@ static int most_clusters(int id, int n_parts) {
         launch_init(&l, n_parts, dim3((unsigned)n_parts), NULL);
         l.attributes[0] = l.attributes[1];
         l.config.numAttrs = 1;
-        if (cudaOccupancyMaxActiveClusters(&n, indexer_pick_kernel, &l.config) != cudaSuccess) {
+        if (cudaOccupancyMaxActiveClusters(&n, indexer_pick_kernel<true>, &l.config) !=
+            cudaSuccess) {
             (void)cudaGetLastError();
             n = 0;
         }
@@ -145,12 +146,15 @@ static int parts_for(kernel_context *k, int64_t entries, int n_picks, int most) 
 
 static void run_pick(
     kernel_context *k, const indexer_params *p, int n_rows, bool is_scored, int most) {
-    const int n_kinds = p->a.builds_candidates ? 2 : 1;
+    const bool keeps = p->a.builds_candidates;
+    const int n_kinds = keeps ? 2 : 1;
     const int n = is_scored ? parts_for(k, most_entries(&p->a), n_rows * n_kinds, most) : 1;
     pick_launch l;
     launch_init(&l, n, dim3((unsigned)n, (unsigned)n_rows, (unsigned)n_kinds), cuda_of(k)->stream);
-    k->rc = cuda_check(
-        &k->error, cudaLaunchKernelEx(&l.config, indexer_pick_kernel, *p), "indexer pick");
+    k->rc = cuda_check(&k->error,
+        cudaLaunchKernelEx(
+            &l.config, keeps ? indexer_pick_kernel<true> : indexer_pick_kernel<false>, *p),
+        "indexer pick");
 }
 
 /* What the kernels take for granted. */

@@ -39,20 +39,16 @@ __device__ __forceinline__ uint32_t indexer_key_most(float4 v) {
     return max(max(indexer_key(v.x), indexer_key(v.y)), max(indexer_key(v.z), indexer_key(v.w)));
 }
 
-/* What a pick chooses from: get gives the keys of entries i .. i + 3, i a multiple of four; 0 from n on. */
+/* What a pick chooses from: get gives the keys of entries i .. i + 3, i a multiple of four; 0 from n on. The room of a
+ * row is a multiple of four, too. */
 struct indexer_score_entries {
     const float *score;
     int n;
     __device__ __forceinline__ void get(int i, uint32_t (&key)[4]) const {
-        if (i + 4 <= n) {
-            const float4 v = *(const float4 *)(score + i);
-            key[0] = indexer_key(v.x), key[1] = indexer_key(v.y);
-            key[2] = indexer_key(v.z), key[3] = indexer_key(v.w);
-            return;
-        }
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            key[e] = i + e < n ? indexer_key(score[i + e]) : 0;
+        float4 v = make_float4(0.f, 0.f, 0.f, 0.f);
+        if (i < n) v = *(const float4 *)(score + i);
+        key[0] = i < n ? indexer_key(v.x) : 0, key[1] = i + 1 < n ? indexer_key(v.y) : 0;
+        key[2] = i + 2 < n ? indexer_key(v.z) : 0, key[3] = i + 3 < n ? indexer_key(v.w) : 0;
     }
 };
 /* Candidate blocks by their best scores. The last one is pinned, so all that are read are whole. */
@@ -63,6 +59,7 @@ struct indexer_block_entries {
         if (b >= n - 1) return b == n - 1 ? indexer_key(__uint_as_float(0x7f800000u)) : 0;
         const float *from = score + (int64_t)b * block;
         uint32_t most = 0;
+#pragma unroll 1
         for (int j = 0; j < block; j++)
             most = max(most, indexer_key(from[j]));
         return most;
@@ -337,7 +334,9 @@ __device__ __forceinline__ void indexer_select(
     if (blockIdx.x == 0 && threadIdx.x == 0) a.n_selected[row] = picked;
 }
 
-/* Grid: CTAs of a row = of a cluster, rows of this launch, then 2 where blocks are kept as well. */
+/* Grid: CTAs of a row = of a cluster, rows of this launch, then 2 where blocks are kept as well. Most layers keep none,
+ * and a step finds the code of no kernel in the caches of its SMs: without that part it is short. */
+template <bool KEEPS_BLOCKS>
 __global__ void __launch_bounds__(INDEXER_PICK) indexer_pick_kernel(indexer_params p) {
     __shared__ indexer_pick_shared sh;
     for (int i = threadIdx.x; i < INDEXER_PASSES * INDEXER_DIGITS; i += INDEXER_PICK)
@@ -348,7 +347,7 @@ __global__ void __launch_bounds__(INDEXER_PICK) indexer_pick_kernel(indexer_para
     kernel_begin();
     const int row = p.first_row + blockIdx.y;
     const float *score = p.a.score + (int64_t)blockIdx.y * p.stride;
-    if (blockIdx.z == 0) {
+    if (!KEEPS_BLOCKS || blockIdx.z == 0) {
         indexer_select(p.a, row, score, sh);
     } else {
         indexer_keep_blocks(p.a, row, score, sh);
